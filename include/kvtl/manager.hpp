@@ -151,9 +151,12 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
     /// A new sequence that goes on as the saved one would, or none. A cache with other settings refuses the file
     /// (errc::file_refused) and names the first setting that differs. Shards, memory, max_sequences and devices may differ;
-    /// max_tokens must suffice. `exact`: the continuation has the bits that the saved sequence would have had. It is false if
-    /// attend_tokens differs, and for clusters that grow entry by entry: their growth depends on which units are in memory,
-    /// and a loaded sequence has none there. Units of other sequences may leave the frames. Cold; memory as for save().
+    /// max_tokens must suffice. `exact`: the continuation has the bits that the saved sequence would have had, unless other
+    /// sequences fill the storage. It is false if attend_tokens differs. The growth of clusters that take entry by entry depends
+    /// on which units are in memory. So their continuation is exact only if the save has that (no prefetch was under way, the
+    /// sequence had frames of its own, and no schedule lends them) and this cache has as many frames, tails and shards, and the
+    /// same replacement. Otherwise no unit is in memory at first. Units of other sequences may leave the frames. Cold; memory as
+    /// for save(), and 32 bytes per frame.
     template <save_source From>
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
         const auto seq = begin();
@@ -168,7 +171,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             core_->calls.slots.free(*seq);
             return loaded.error();
         }
-        return loaded_sequence{*seq, tokens(*seq, 0), resumes_exactly && *loaded};
+        return loaded_sequence{*seq, tokens(*seq, 0), *loaded};
     }
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
                                                           const load_options& options = {}) {
@@ -185,8 +188,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Cost:    cold. Open pages of the parent's units are written first. While it lasts, 1 MiB and the tables and rows of
     ///          one head are held beside memory_bytes. No unit of the branch is resident at first.
     /// Later:   a shared unit moves to a place of its own before it takes an entry. It takes entries only while it is
-    ///          resident; until then they are pending. So presets for which load() returns `exact` have the bits of
-    ///          sequences that were never forked, and with others entries may join their units at other steps. Branches
+    ///          resident; until then they are pending. So clusters that grow entry by entry may take entries at other steps than
+    ///          in a sequence that was never forked; branches of other presets have its bits. Branches
     ///          of fixed groups that share pages give up each other's prefetches of the same layer.
     [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq) {
         if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
@@ -482,11 +485,6 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
 
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
 
-    /// No decision of the preset depends on which units are in memory.
-    static constexpr bool resumes_exactly =
-        !types::retrieves || types::sequential || requires(const typename types::clusterer_state& c) {
-        c.batch_units(1U);
-    };
     static constexpr bool needs_mass = [] {
         if constexpr (types::drops && !types::hands_over)
             return types::reads_mass;

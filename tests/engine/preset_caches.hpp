@@ -37,6 +37,7 @@ class preset_caches {
                            kvtl::any_io::config device = kvtl::any_io::of<kvtl::in_memory>({}))
         : policy_(policy), device_(std::move(device)), gates_(model, gate_inputs_of(policy, model)) {}
 
+    /// mib 0: the least memory with which all tokens fit.
     [[nodiscard]] engine::kv_cache& open(unsigned shards, std::size_t sequences, std::size_t mib) {
         engine::cache_options o;
         o.policy = policy_;
@@ -51,6 +52,7 @@ class preset_caches {
         o.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
         o.calibration = bases_.path();
         o.gates = engine::policy_wants(policy_).trained ? bases_.path() : gates_.path();
+        if (mib == 0) o.memory_bytes = least_bytes(o, std::size_t{96} << 20);
         auto opened = engine::open_cache(o);
         REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
         open_.push_back(std::move(*opened));

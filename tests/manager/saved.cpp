@@ -277,11 +277,106 @@ TEST_CASE("every entry of a loaded sequence is attended once, also those that wa
         one.end();
         const auto loaded = cache.load(file.path());
         REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
-        CHECK_FALSE(loaded->exact); // who is resident decides when entries join
+        CHECK(loaded->exact);
         one.go_on_in(loaded->seq);
     }
     one.check_tokens();
     CHECK(one.error() < exact);
+}
+
+/// Entries join clusters that are in memory, so a save has to keep which ones are.
+template <class Cache> void goes_on_to_the_bit(std::size_t beyond_least, unsigned shards, bool lends) {
+    CAPTURE(beyond_least);
+    CAPTURE(shards);
+    CAPTURE(lends);
+    const place file("-hot.kvs");
+    auto c = config_for<Cache>(48);
+    c.clusterer.tokens_per_cluster = 8;
+    c.window_tokens = 8;
+    c.shards = shards;
+    c.lend_tables = lends;
+    c.memory_bytes = least_memory<Cache>(c) + beyond_least;
+    auto alone = open_cache<Cache>(c);
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> a(alone, stream(), 0), b(cache, stream(), 0);
+    const auto play = [](reader<Cache>& r, auto&& then) {
+        r.prefill(150, 90), then();
+        for (int round = 0; round < 6; ++round) {
+            r.decode(17), then();
+            if (round == 2) r.rewind(3), then();
+            if (round == 4) r.prefill(40, 25), then();
+        }
+    };
+    play(a, [] {});
+    play(b, [&] {
+        const auto saved = cache.save(b.id(), file.path());
+        REQUIRE_MESSAGE(saved.ok(), error_of(saved));
+        const std::uint64_t hash = hash_of(cache, b.id());
+        if (lends) b.end(); // how many frames tables lend depends on where the slot's tables lie
+        const auto loaded = cache.load(file.path());
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        CHECK(loaded->exact);
+        CHECK((loaded->seq.slot == b.id().slot) == lends);
+        CHECK(hash_of(cache, loaded->seq) == hash);
+        if (!lends) b.end();
+        b.go_on_in(loaded->seq);
+    });
+    CHECK(a.outputs() == b.outputs());
+    CHECK(hash_of(alone, a.id()) == hash_of(cache, b.id()));
+    CHECK(alone.stats().splits > 0);
+    if (beyond_least == 0) CHECK(alone.stats().read_bytes > 0);
+}
+
+TEST_CASE("a loaded sequence of growing clusters goes on to the bit in an equal cache") {
+    for (const unsigned shards : {1U, 2U})
+        for (const bool lends : {false, true})
+            for (const std::size_t beyond : {std::size_t{0}, std::size_t{64} << 10, std::size_t{16} << 20})
+                goes_on_to_the_bit<clusters>(beyond, shards, lends);
+}
+
+TEST_CASE("a sequence of growing clusters is not exact where its frames would be others") {
+    const place file("-cold.kvs");
+    auto c = config_for<clusters>();
+    c.max_sequences = 1;
+    auto cache = open_cache<clusters>(c);
+    reader<clusters> one(cache, stream(), 0);
+    one.prefill(200);
+    REQUIRE(cache.save(one.id(), file.path()).ok());
+    const auto is_exact = [&](auto change) {
+        auto other = c;
+        other.io.faults = std::make_shared<kvtl::io_faults>();
+        change(other);
+        auto there = open_cache<clusters>(other);
+        const auto loaded = there.load(file.path());
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        CHECK(hash_of(there, loaded->seq) == hash_of(cache, one.id()));
+        return loaded->exact;
+    };
+    CHECK(is_exact([](auto&) {}));
+    CHECK(is_exact([](auto& o) { o.max_sequences = 1; }));
+    CHECK_FALSE(
+        is_exact([](auto& o) { o.memory_bytes = least_memory<clusters>(o) + (std::size_t{64} << 10); }));
+    CHECK_FALSE(is_exact([](auto& o) { o.shards = 2; }));
+    CHECK_FALSE(is_exact([](auto& o) { o.replacement.updated_steps = 3; }));
+    CHECK_FALSE(is_exact([](auto& o) {
+        o.max_sequences = 2;
+        o.share = true;
+    }));
+    SUBCASE("nor where it was saved while a layer was read ahead") {
+        c.memory_bytes = least_memory<clusters>(c) + (std::size_t{64} << 10);
+        c.io.faults = std::make_shared<kvtl::io_faults>();
+        auto small_cache = open_cache<clusters>(c);
+        reader<clusters> two(small_cache, stream(), 0);
+        two.prefill(200);
+        two.decode(3);
+        require_ok(small_cache.prefetch(two.id(), 1, stream().input(1, 203, 1).q));
+        REQUIRE(small_cache.save(two.id(), file.path()).ok());
+        two.end();
+        const auto loaded = small_cache.load(file.path());
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        CHECK_FALSE(loaded->exact);
+    }
 }
 
 TEST_CASE("save refuses what is not between two tokens, and leaves no file") {

@@ -106,6 +106,7 @@ template <class Types> struct cache_core {
     std::uint32_t kv_heads = 0;
     std::size_t page_bytes = 0;           ///< of the store
     std::vector<identity_field> identity; ///< what a saved sequence must have in common with this cache
+    std::uint64_t replacement = 0;        ///< fingerprint of the replacement policy and its settings
     std::vector<std::uint64_t> saved_as;  ///< the digest of the last save of each sequence, or 0
 
     template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
@@ -238,6 +239,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         view = *read;
     }
     made->identity = identity_of<Preset>(c, g, p, read_into);
+    made->replacement = fingerprint_of_slot(Preset::replacement::name, c.replacement);
     made->saved_as.resize(p.max_sequences);
     const std::span<std::byte> records =
         made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());

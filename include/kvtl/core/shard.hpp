@@ -157,6 +157,13 @@ template <class Types> class alignas(64) shard {
         static_cast<void>(batch);
     }
 
+    /// Which units of the sequence are in memory (core/save/hot_set.hpp), where that decides. False where a save does not keep
+    /// it or the shard cannot load it.
+    [[nodiscard]] bool hot_set_parts(part_stream& io, std::uint32_t slot, const pool_role& role) noexcept {
+        if constexpr (types::retrieves) return retrieval_.hot_set_parts(io, slot, role);
+        return static_cast<void>(io), static_cast<void>(slot), static_cast<void>(role), false;
+    }
+
     /// A save has the sequence as it is now: the next one may leave out what does not change until then.
     void note_saved(std::uint32_t slot) noexcept {
         if constexpr (types::retrieves) retrieval_.note_saved(slot);

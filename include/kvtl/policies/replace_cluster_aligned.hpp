@@ -55,6 +55,7 @@ struct cluster_aligned {
             std::uint32_t updated = 0; ///< tick of the last update
             std::uint16_t pages = 1;
             bool is_protected = false;
+            bool unused = false; ///< padding with a value
         };
 
       public:

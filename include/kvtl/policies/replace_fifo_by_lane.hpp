@@ -22,6 +22,7 @@ namespace kvtl { inline namespace v0 {
 
 struct fifo_by_lane {
     static constexpr std::string_view name = "fifo_by_lane";
+    static constexpr bool names_lanes = true;
     static constexpr std::uint32_t max_lists = 256;
     struct config {
         template <class Visit> void fields(Visit&&) {}

@@ -63,10 +63,17 @@ enum class section_kind : std::uint32_t {
     root,       ///< not in the table: the table itself
     page_image, ///< not in the table: a page that a section of the kind `pages` refers to
     superblock, ///< not in the table
+    hot,        ///< which units were in memory; may be absent
 };
 [[nodiscard]] constexpr const char* name_of(section_kind kind) noexcept {
-    constexpr const char* names[] = {"identity", "note", "lane", "pages", "root", "page image", "superblock"};
-    return kind <= section_kind::superblock ? names[static_cast<std::uint32_t>(kind)] : "unknown section";
+    constexpr const char* names[] = {"identity", "note",       "lane",       "pages",
+                                     "root",     "page image", "superblock", "hot set"};
+    return kind <= section_kind::hot ? names[static_cast<std::uint32_t>(kind)] : "unknown section";
+}
+
+/// Kinds whose sections may stand in the table.
+[[nodiscard]] constexpr bool in_table(section_kind kind) noexcept {
+    return kind < section_kind::root || kind == section_kind::hot;
 }
 
 /// Where a page lies in a target, and what it must be. Block 0 is no page.

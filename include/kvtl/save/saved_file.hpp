@@ -120,7 +120,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
 
     [[nodiscard, gnu::cold]] status put(section_kind kind, std::uint32_t index,
                                         std::span<const std::byte> bytes) {
-        if (kind <= section_kind::note || kind >= section_kind::root)
+        if (kind <= section_kind::note || !in_table(kind))
             return fail(errc::invalid_argument, "a section of the kind %s is not put", name_of(kind));
         if (auto s = begin(); !s) return s;
         if (kind == section_kind::pages)

@@ -172,7 +172,7 @@ parse_root(std::span<const std::byte> bytes, std::uint32_t page_bytes, std::uint
     }
     std::size_t next = 0; // every piece belongs to one section, in the sections' order
     for (const saved_section& s : table.sections) {
-        if (s.kind >= section_kind::root || s.first_piece != next || s.pieces > table.pieces.size() - next)
+        if (!in_table(s.kind) || s.first_piece != next || s.pieces > table.pieces.size() - next)
             return std::nullopt;
         std::uint64_t sum = 0;
         for (const std::size_t end = next + s.pieces; next < end; ++next) sum += table.pieces[next].bytes;

@@ -13,7 +13,7 @@
 //   resize(frames)            optional: the pool now has `frames` frames; for policies that divide them
 //   serve(lane)               optional: the next victims make room for a unit of this lane
 //
-// With `keeps_nothing`, units that a step has read are evicted at its end.
+// A policy whose memory has numbers of lanes says `names_lanes`. With `keeps_nothing`, units that a step has read are evicted at its end.
 // SPDX-License-Identifier: MIT
 #pragma once
 

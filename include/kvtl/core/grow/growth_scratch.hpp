@@ -13,7 +13,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> struct growth_scratch {
     using clusterer = typename Types::clusterer;
     /// The clusterer lets entries wait in the window until it can make several units of them at once.
-    static constexpr bool batches = requires(const typename Types::clusterer_state& c) { c.batch_units(1U); };
+    static constexpr bool batches = Types::batches;
     /// The index names the units that an entry may join.
     static constexpr bool among_few =
         detail::narrows_units<typename Types::index>() && detail::assigns_among_some<clusterer>();

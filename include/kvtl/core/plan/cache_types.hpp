@@ -139,10 +139,15 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     using device = typename io::device;
     using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;
 
-    using pool = frame_pool<typename Policies::replacement>;
+    using replacement = typename Policies::replacement;
+    using pool = frame_pool<replacement>;
     using transfers = kvtl::transfers<queue, pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
     static constexpr bool sequential = kind == store_kind::groups;
+    /// What leaves the window makes units of its own, a batch at a time.
+    static constexpr bool batches = requires(const clusterer_state& c) { c.batch_units(1U); };
+    /// An entry joins its unit when that is in memory: who is resident decides what is attended.
+    static constexpr bool residency_decides = kind == store_kind::units && !batches;
     using unit_type = std::conditional_t<sequential, group_record, unit_record>;
     using lane = lane_view<element_type, typename clusterer::lane, unit_type>;
     using lane_table = kvtl::lane_table<lane>;

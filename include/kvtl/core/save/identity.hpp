@@ -77,6 +77,16 @@ class identity_list {
     std::vector<identity_field> fields_;
 };
 
+/// A number for a policy and its settings.
+template <class Config>
+[[nodiscard, gnu::cold]] std::uint64_t fingerprint_of_slot(std::string_view policy, const Config& config) {
+    identity_list all;
+    all.slot("", policy, config);
+    fingerprint_hash hash;
+    for (const identity_field& f : all.take()) hash.add(f.name), hash.add(f.value);
+    return hash.value();
+}
+
 /// The one setting that is saved and may differ.
 inline constexpr std::string_view may_differ = "attend_tokens";
 

@@ -36,7 +36,7 @@ template <class Types, class Store> class lane_parts {
         if (io_->loads()) {
             const lane l = store_->at(lane_id);
             if (!holds_together(l)) return;
-            if (!store_->place_pages(lane_id))
+            if (!place_pages(lane_id))
                 return io_->fail(status::failure(errc::disk_full,
                                                  "load: the file has no place for a lane of %u entries",
                                                  l.state().tokens));
@@ -51,6 +51,7 @@ template <class Types, class Store> class lane_parts {
         if (io_->loads() && !begin(lane_id, state)) return;
         const lane l = store_->at(lane_id); // behind begin(), which may have moved it
         l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
+        if constexpr (!Types::sequential) move_capacities(l);
     }
     /// A lane with the tables of lane `parent` gets the pages, too: it shares them, or copies those of incomplete runs.
     void share_pages(std::uint32_t parent, std::uint32_t lane_id) noexcept {
@@ -65,6 +66,20 @@ template <class Types, class Store> class lane_parts {
     }
 
   private:
+    /// Pages that each unit's place has room for. An entry that finds none moves its unit first, if it is resident.
+    void move_capacities(const lane& l) noexcept {
+        capacity_.assign(l.state().units, 0);
+        if (!io_->loads())
+            std::transform(l.units().begin(), l.units().end(), capacity_.begin(),
+                           [this](const unit_record& u) { return store_->layout().capacity(u.where); });
+        io_->array(capacity_.data(), capacity_.size());
+    }
+    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
+        if constexpr (Types::sequential)
+            return store_->place_pages(lane_id);
+        else
+            return store_->place_pages(lane_id, capacity_);
+    }
     [[nodiscard]] std::size_t key_bytes(const lane_state& s) const noexcept {
         if constexpr (!Types::values_only) return 0;
         return std::size_t{s.stored} / Types::compressor::granule * store_->lanes().sizes.record.key;
@@ -205,6 +220,7 @@ template <class Types, class Store> class lane_parts {
     part_stream* io_;
     pool batch_;
     std::uint32_t most_, count_ = 0;
+    std::vector<std::uint32_t> capacity_;
     stored_page page_[at_once];
     std::uint32_t copy_[at_once]; ///< where those of a branch go
 };

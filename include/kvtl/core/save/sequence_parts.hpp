@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/save/hot_set.hpp>
 #include <kvtl/core/save/identity.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/save/part_stream.hpp>
@@ -31,6 +32,7 @@ template <class To> class save_stream final : public part_stream {
 
     void next(std::uint32_t index) noexcept {
         finish();
+        kind_ = section_kind::lane;
         index_ = index;
         before_.clear();
         here_ = behind_ = written_ = 0;
@@ -43,6 +45,13 @@ template <class To> class save_stream final : public part_stream {
             if (status s = to_->get(*was, 0, std::as_writable_bytes(std::span(before_))); !s)
                 fail(std::move(s));
         }
+    }
+    /// What follows is who is resident in the pool of a part of the sequence.
+    bool next_pool(std::uint32_t part) noexcept {
+        finish();
+        kind_ = section_kind::hot;
+        index_ = part;
+        return true;
     }
     /// Units are where they were, each up to a reference that `ends`. Pages behind the last such reference may change.
     [[nodiscard]] bool has_page(bool unchanged, bool ends) noexcept override {
@@ -66,9 +75,7 @@ template <class To> class save_stream final : public part_stream {
     }
 
   private:
-    status move(std::byte* at, std::size_t n) noexcept override {
-        return to_->put(section_kind::lane, index_, {at, n});
-    }
+    status move(std::byte* at, std::size_t n) noexcept override { return to_->put(kind_, index_, {at, n}); }
     status move_pages(std::byte* at, std::size_t n, std::size_t page_bytes) noexcept override {
         refs_.resize(n / page_bytes);
         if (status s = to_->put_pages({at, n}, refs_); !s) return s;
@@ -82,6 +89,7 @@ template <class To> class save_stream final : public part_stream {
 
     To* to_;
     bool again_, begins_ = true;
+    section_kind kind_ = section_kind::lane;
     std::uint32_t index_ = 0;
     std::vector<block_ref> pages_, before_; ///< of the head, now and in the last save
     std::ptrdiff_t here_ = 0,
@@ -104,12 +112,20 @@ template <class From> class load_stream final : public part_stream {
         pages_ = of(section_kind::pages);
         at_ = page_at_ = 0;
     }
+    /// False: the save has nothing of the kind.
+    bool next_pool(std::uint32_t part) noexcept {
+        const saved_section* s = find_section(from_->sections(), section_kind::hot, part);
+        if (s == nullptr) return false;
+        lane_ = *s;
+        at_ = 0;
+        return true;
+    }
 
   private:
     status move(std::byte* at, std::size_t n) noexcept override {
         if (n > lane_.bytes - at_)
-            return status::failure(errc::corrupt, "load: head %u ends after %llu bytes", lane_.index,
-                                   static_cast<unsigned long long>(lane_.bytes));
+            return status::failure(errc::corrupt, "load: %s %u ends after %llu bytes", name_of(lane_.kind),
+                                   lane_.index, static_cast<unsigned long long>(lane_.bytes));
         const status s = from_->get(lane_, at_, {at, n});
         at_ += n;
         return s;
@@ -185,8 +201,11 @@ template <class Core> class sequence_parts {
             const std::uint64_t last = core_->saved_as[slot];
             save_stream<To> io(to, last != 0 && save_facts(to.facts()).digest == last);
             done = walk(io, slot);
-            if (done.ok()) io.finish();
-            if (done.ok()) done = io.error();
+            if (done.ok()) {
+                io.finish();
+                static_cast<void>(hot_sets(io, slot));
+                done = io.error();
+            }
         }
         if (done.ok()) {
             auto facts =
@@ -202,8 +221,8 @@ template <class Core> class sequence_parts {
         return done;
     }
 
-    /// Into a slot that nobody sees yet. After an error its lanes are as after end(). True where as many entries are attended
-    /// per step as when the sequence was saved.
+    /// Into a slot that nobody sees yet. After an error its lanes are as after end(). True where the continuation has the bits
+    /// that the saved sequence would have had.
     template <save_source From>
     [[nodiscard]] result<bool> load(std::uint32_t slot, From& from, const load_options& o) {
         const save_facts facts = from.facts();
@@ -224,8 +243,12 @@ template <class Core> class sequence_parts {
         status done = walk(io, slot);
         if (done.ok()) done = at_rest("load", slot, static_cast<std::uint32_t>(facts.tokens));
         if (done.ok()) {
-            note_saved(slot, facts.digest);
-            return same_attention(*saved, core_->identity);
+            const bool same = hot_sets(io, slot) || !Core::types::residency_decides;
+            if (io.ok()) {
+                note_saved(slot, facts.digest);
+                return same && same_attention(*saved, core_->identity);
+            }
+            done = io.error();
         }
         core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
         return done;
@@ -255,6 +278,17 @@ template <class Core> class sequence_parts {
     }
 
   private:
+    /// Which units are in memory, of each shard that has a part of the sequence. True: all of them have it.
+    template <class Stream> [[nodiscard]] bool hot_sets(Stream& io, std::uint32_t slot) noexcept {
+        pool_role role{.parts = 0, .replacement = core_->replacement};
+        core_->for_each_owner(slot, [&](auto&) { ++role.parts; });
+        bool all = true;
+        core_->for_each_owner(slot, [&](auto& shard) {
+            all = io.ok() && io.next_pool(role.part) && shard.hot_set_parts(io, slot, role) && all;
+            ++role.part;
+        });
+        return all;
+    }
     void note_saved(std::uint32_t slot, std::uint64_t digest) noexcept {
         core_->for_each_owner(slot, [&](auto& shard) { shard.note_saved(slot); });
         core_->saved_as[slot] = digest;

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/save/hot_set.hpp>
 #include <kvtl/core/save/lane_parts.hpp>
 #include <kvtl/core/step/retrieval_prompts.hpp>
 
@@ -326,6 +327,32 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if constexpr (!types::sequential)
             if (io.loads()) store_.pool_of(ref.id).borrow();
         if (io.loads()) note_storage();
+    }
+
+    /// Decisions about the sequence depend on which of its units are in memory, and a save keeps these.
+    static constexpr bool keeps_hot_set = types::residency_decides && !types::virtualised;
+    /// The sequence's frames are its own, and nothing of it is on its way.
+    [[nodiscard]] bool has_hot_set(std::uint32_t slot) const noexcept {
+        if constexpr (keeps_hot_set) {
+            std::uint32_t sequences = 0;
+            for (std::uint32_t s = 0; s < plan_.max_sequences; ++s)
+                sequences += base::lane_count(s) > 0 ? 1U : 0U;
+            return sequences == plan_.pool_groups() && base::lane_count(slot) > 0;
+        }
+        return static_cast<void>(slot), false;
+    }
+    /// Which units of the sequence are in memory, to or from a stream. False where that cannot be told, or the pool is
+    /// another one: nothing is written then, or no unit becomes resident.
+    [[nodiscard]] bool hot_set_parts(part_stream& io, std::uint32_t slot, const pool_role& role) noexcept {
+        if constexpr (keeps_hot_set) {
+            if (!has_hot_set(slot)) return false;
+            hot_set<types> hot(store_, base::lane_at(slot, 0, 0).id, role);
+            if (io.loads()) return hot.load(io);
+            if (!hot.at_rest()) return false;
+            hot.save(io);
+            return io.ok();
+        }
+        return static_cast<void>(io), static_cast<void>(slot), static_cast<void>(role), false;
     }
 
     /// A save has the sequence as it is now.

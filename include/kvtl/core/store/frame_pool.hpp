@@ -68,6 +68,18 @@ struct tail_record {
     std::uint32_t stamp = 0; ///< when it last received an entry
 };
 
+/// A frame that is held, as a save keeps it (core/save/hot_set.hpp).
+struct held_frame {
+    std::uint32_t frame = none, next = none;
+    std::uint32_t lane = 0, unit = 0; ///< lane: its number in the sequence
+    std::uint32_t used = 0;
+    std::uint32_t bits = 0;
+};
+/// Of a pool, as a save keeps them.
+struct pool_counts {
+    std::uint32_t frames = 0, tails = 0, clock = 0, steps = 0;
+};
+
 /// Replacement: a policy of that slot, whose state decides who leaves. Nothing else of a preset matters, so
 /// that presets with one policy share this code. Aligned: the pools of different threads lie side by side.
 template <class Replacement> class alignas(64) frame_pool {
@@ -98,6 +110,7 @@ template <class Replacement> class alignas(64) frame_pool {
         unsettled_ = t.unsettled;
         tails_ = t.tails;
         running_ = t.running;
+        replacement_block_ = t.replacement;
         replacement_ = replacement_state(config, count_, unit_pages, t.replacement);
         for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
         for (std::uint32_t i = own_; i-- > 0;) push_free(i);
@@ -215,9 +228,9 @@ template <class Replacement> class alignas(64) frame_pool {
     [[nodiscard]] bool may_keep_borrowed(std::size_t before, std::size_t now) const noexcept {
         return std::size_t{borrowed()} * page_bytes_ + before <= spare_bytes_ + now;
     }
-    /// Brings in frames for all bytes that are spare.
-    void borrow() noexcept {
-        const std::size_t most = spare_bytes_ / page_bytes_;
+    /// Brings in frames for all bytes that are spare, up to `frames` of them.
+    void borrow(std::uint32_t frames = none) noexcept {
+        const std::size_t most = std::min<std::size_t>(frames, spare_bytes_ / page_bytes_);
         if (borrowed() >= most || away_ == 0) return;
         for (std::uint32_t i = own_; i < count_ && borrowed() < most; ++i) {
             if (!frame_[i].away) continue;
@@ -319,6 +332,35 @@ template <class Replacement> class alignas(64) frame_pool {
     [[nodiscard]] std::byte* running(std::uint32_t tail) noexcept {
         assert(frame_[tail].dirty);
         return running_of(frame_[tail].tail);
+    }
+
+    // ------------------------------------------------------------------------------------------------
+    // who is resident, to save and to load it
+    [[nodiscard]] std::uint32_t clock() const noexcept { return clock_; }
+    [[nodiscard]] std::size_t running_bytes() const noexcept { return running_bytes_; }
+    /// The bytes beside tail number t.
+    [[nodiscard]] std::span<std::byte> running_at(std::uint32_t t) const noexcept {
+        return running_.subspan(t * running_bytes_, running_bytes_);
+    }
+    /// The state of the replacement policy.
+    [[nodiscard]] std::span<std::byte> replacement_block() const noexcept { return replacement_block_; }
+    /// A pool that holds nothing holds these frames from now on; `record` has one for each frame. Bytes, what is beside tails and
+    /// the state of the replacement policy come apart.
+    void hold(std::span<const frame_record> record, std::span<const tail_record> tails,
+              const pool_counts& counts) noexcept {
+        free_ = none, free_count_ = 0;
+        for (std::uint32_t i = count_; i-- > 0;) {
+            assert(frame_[i].idle() || frame_[i].away);
+            if (frame_[i].away) continue;
+            if (record[i].idle())
+                push_free(i);
+            else
+                frame_[i] = record[i];
+        }
+        std::copy(tails.begin(), tails.end(), tails_.begin());
+        tail_count_ = static_cast<std::uint32_t>(tails.size());
+        clock_ = counts.clock, steps_ = counts.steps;
+        note_used(in_use());
     }
 
     // ------------------------------------------------------------------------------------------------
@@ -464,6 +506,7 @@ template <class Replacement> class alignas(64) frame_pool {
     std::span<std::uint32_t> unsettled_;
     std::span<tail_record> tails_;
     std::span<std::byte> running_; ///< of the tails, in their order
+    std::span<std::byte> replacement_block_;
     replacement_state replacement_{};
 };
 

@@ -186,12 +186,13 @@ template <class Types> class unit_store : public page_store<Types> {
     void note_saved(std::uint32_t lane_id) const noexcept {
         for (unit_record& unit : at(lane_id).units()) unit.changed = false;
     }
-    /// Gives the units of a lane, of which only the records are there, places on storage. False when it is full: some have
-    /// none then.
-    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
+    /// Gives the units of a lane, of which only the records are there, places on storage, each with room for `capacity[u]`
+    /// pages. False when it is full: some have none then.
+    [[nodiscard]] bool place_pages(std::uint32_t lane_id, std::span<const std::uint32_t> capacity) noexcept {
         const lane l = at(lane_id);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
-            if (!p_.layout->place_unit(std::max(1U, pages_of(l, u)), l.unit(u).where)) return false;
+            if (!p_.layout->place_unit(std::max({1U, pages_of(l, u), capacity[u]}), l.unit(u).where))
+                return false;
         return true;
     }
 
