@@ -28,6 +28,7 @@ constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
 
 using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>>;
+using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, kvtl::faulty<kvtl::in_memory>>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, kvtl::faulty<kvtl::in_memory>>>;
 using rows = kvtl::kv_manager<kvtl::presets::snapkv_group>;
 
@@ -295,6 +296,7 @@ template <class Cache> void goes_on_to_the_bit(std::size_t beyond_least, unsigne
     c.window_tokens = 8;
     c.shards = shards;
     c.lend_tables = lends;
+    if (beyond_least == 0) c.open_pages = 5; // open pages are put away all the time
     c.memory_bytes = least_memory<Cache>(c) + beyond_least;
     auto alone = open_cache<Cache>(c);
     c.io.faults = std::make_shared<kvtl::io_faults>();
@@ -325,6 +327,7 @@ template <class Cache> void goes_on_to_the_bit(std::size_t beyond_least, unsigne
     CHECK(a.outputs() == b.outputs());
     CHECK(hash_of(alone, a.id()) == hash_of(cache, b.id()));
     CHECK(alone.stats().splits > 0);
+    if (beyond_least == 0) CHECK(alone.stats().tail_rewrites > 0);
     if (beyond_least == 0) CHECK(alone.stats().read_bytes > 0);
 }
 
@@ -333,6 +336,7 @@ TEST_CASE("a loaded sequence of growing clusters goes on to the bit in an equal 
         for (const bool lends : {false, true})
             for (const std::size_t beyond : {std::size_t{0}, std::size_t{64} << 10, std::size_t{16} << 20})
                 goes_on_to_the_bit<clusters>(beyond, shards, lends);
+    goes_on_to_the_bit<runs>(0, 1, true); // units move when their pages have no room
 }
 
 TEST_CASE("a sequence of growing clusters is not exact where its frames would be others") {

@@ -5,7 +5,7 @@
 //         Pages themselves are saved with their lanes and read back into the frames.
 // Limits: only between equal pools: as many frames, tails and rows of tables, the same replacement, the same share of the heads.
 //         Elsewhere nothing is loaded, and the sequence begins with no unit in memory. The pool is the sequence's own.
-// Memory: while it lasts, 24 bytes per frame.
+// Memory: while it lasts, 20 bytes per frame.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -64,9 +64,8 @@ template <class Types> class hot_set {
         std::vector<held_frame> held;
         for (std::uint32_t f = 0; f < frames_->size(); ++f)
             if (const frame_record& r = (*frames_)[f]; r.linked || r.dirty)
-                held.push_back({f, r.next, r.lane % lanes_per_slot_, r.unit, r.used, bits_of(r)});
-        pool_counts counts{static_cast<std::uint32_t>(held.size()), frames_->tail_count(), frames_->clock(),
-                           frames_->steps()};
+                held.push_back({f, r.next, r.lane % lanes_per_slot_, r.unit, bits_of(r)});
+        pool_counts counts{static_cast<std::uint32_t>(held.size()), frames_->tail_count(), frames_->clock()};
         io.value(counts);
         io.array(held.data(), held.size());
         std::vector<tail_record> tails(frames_->tails().begin(), frames_->tails().end());
@@ -156,7 +155,7 @@ template <class Types> class hot_set {
             if (&store_->pool_of(lane_id) != frames_ || h.unit >= store_->at(lane_id).state().units)
                 return contradicts(io);
             frame_record& r = record[h.frame];
-            r.next = h.next, r.lane = lane_id, r.unit = h.unit, r.used = h.used;
+            r.next = h.next, r.lane = lane_id, r.unit = h.unit;
             r.linked = (h.bits & linked) != 0, r.dirty = (h.bits & dirty) != 0;
             r.admitted = (h.bits & admitted) != 0;
             if (h.next != none && behind[h.next]++ != 0) return contradicts(io);

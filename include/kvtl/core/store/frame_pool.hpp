@@ -72,12 +72,11 @@ struct tail_record {
 struct held_frame {
     std::uint32_t frame = none, next = none;
     std::uint32_t lane = 0, unit = 0; ///< lane: its number in the sequence
-    std::uint32_t used = 0;
     std::uint32_t bits = 0;
 };
 /// Of a pool, as a save keeps them.
 struct pool_counts {
-    std::uint32_t frames = 0, tails = 0, clock = 0, steps = 0;
+    std::uint32_t frames = 0, tails = 0, clock = 0;
 };
 
 /// Replacement: a policy of that slot, whose state decides who leaves. Nothing else of a preset matters, so
@@ -359,7 +358,7 @@ template <class Replacement> class alignas(64) frame_pool {
         }
         std::copy(tails.begin(), tails.end(), tails_.begin());
         tail_count_ = static_cast<std::uint32_t>(tails.size());
-        clock_ = counts.clock, steps_ = counts.steps;
+        clock_ = counts.clock;
         note_used(in_use());
     }
 
