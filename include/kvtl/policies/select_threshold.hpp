@@ -20,6 +20,7 @@
 #pragma once
 
 #include <kvtl/policies/select_topk.hpp>
+#include <kvtl/policies/support/unit_mass.hpp>
 #include <kvtl/status.hpp>
 
 #include <algorithm>
@@ -107,21 +108,8 @@ template <class Reduce, query Source = query::current> struct threshold {
 
         /// log of the mean over all entries of exp(logit of the entry's unit)
         [[nodiscard]] float log_mean(const choice_input& in) const noexcept {
-            const float largest = simd::max_of(in.score.data(), in.score.size()) * scale_;
-            float sum = 0.0F, all = 0.0F, weight[64];
-            for (std::size_t first = 0; first < in.score.size(); first += std::size(weight)) {
-                const std::size_t n = std::min(std::size(weight), in.score.size() - first);
-                std::copy_n(&in.score[first], n, weight);
-                simd::scale(scale_, weight, n);
-                static_cast<void>(simd::exp_shifted_sum(weight, n, largest));
-                for (std::size_t i = 0; i < n; ++i) {
-                    const auto entries =
-                        static_cast<float>(in.entries(static_cast<std::uint32_t>(first + i)));
-                    sum += weight[i] * entries;
-                    all += entries;
-                }
-            }
-            return largest + std::log(sum / all);
+            const detail::lane_mass all = detail::total_mass(in, scale_);
+            return all.largest + std::log(all.sum / all.entries);
         }
 
         float scale_ = 1.0F, kept_ = 1.0F;

@@ -71,6 +71,7 @@ namespace detail {
 
 struct softmax_sum {
     static constexpr bool linear = false;
+    static constexpr bool leaves_weights = true; ///< of attention, no longer logits
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
                       float scale) noexcept {
         simd::scale(detail::softmax_row(scores.data(), units, scale), scores.data(), units);
@@ -83,6 +84,7 @@ struct softmax_sum {
 
 struct softmax_max {
     static constexpr bool linear = false;
+    static constexpr bool leaves_weights = true;
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
                       float scale) noexcept {
         for (std::uint32_t g = 0; g < queries; ++g) {

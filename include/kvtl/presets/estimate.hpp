@@ -43,11 +43,16 @@
 //   the best entries by true attention        0.135 / 0.102 / 0.084 / 0.045
 //
 // Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale), 4 D bytes per lane.
+//
+// dynakv_top_p: the same, but clusters are chosen until they hold a share of the attention, and attend_tokens is
+// only a bound. The remaining clusters are estimated (Double-P's rule for clusters, with DynaKV's clusters and
+// estimate; its second choice, of tokens within clusters, is not there).
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/policies/index_centroid_spread.hpp>
+#include <kvtl/policies/select_top_p.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -94,8 +99,14 @@ struct dynakv_estimate : dynakv {
     using layout = unit_contiguous;
 };
 
+struct dynakv_top_p : dynakv_estimate {
+    static constexpr std::string_view name = "dynakv_top_p";
+    using selector = top_p<reduce::softmax_sum>;
+};
+
 } // namespace presets
 
 using dynakv_estimate = kv_manager<presets::dynakv_estimate>;
+using dynakv_top_p = kv_manager<presets::dynakv_top_p>;
 
 }} // namespace kvtl::v0

@@ -4,10 +4,14 @@
 // Paper: "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference" (§3.2-3.3). Deviations: pages
 // are fetched from storage (the paper keeps them in GPU memory). The first two layers are not dense, unlike
 // in the paper's code.
+//
+// quest_top_p: every query head takes pages until their bounds hold a share of the attention (Twilight's rule on
+// Quest's pages). Twilight estimates attention with keys of 4 bits. Bounds overestimate it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_minmax_box.hpp>
+#include <kvtl/policies/select_top_p.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -29,8 +33,14 @@ struct quest : offloaded {
     }
 };
 
+struct quest_top_p : quest {
+    static constexpr std::string_view name = "quest_top_p";
+    using selector = top_p<reduce::none>;
+};
+
 } // namespace presets
 
 using quest = kv_manager<presets::quest>;
+using quest_top_p = kv_manager<presets::quest_top_p>;
 
 }} // namespace kvtl::v0
