@@ -83,6 +83,10 @@ template <class Score, element E> class lane {
     [[nodiscard]] double key_norm(std::uint32_t t) const {
         return std::sqrt(oracle::dot(keys_.view().row(t), keys_.view().row(t), e_.dim));
     }
+    /// Observed query w of head g.
+    [[nodiscard]] double query(std::uint32_t w, std::uint32_t g, std::uint32_t d) const {
+        return static_cast<double>(queries_[w * stride_ + std::size_t{g} * e_.dim + d]);
+    }
     [[nodiscard]] double value_size(std::uint32_t t) const { return static_cast<double>(value_sizes_[t]); }
 
     /// (T): what observed query w of head g pays to each token; nothing to those it does not see.
