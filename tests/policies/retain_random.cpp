@@ -24,6 +24,22 @@ TEST_CASE("random_score: a number for every layer, head and token, in any order"
     ranks_held_contract<random_score>({}, 0.0, [](std::uint32_t, double score) { return stays{score}; });
 }
 
+TEST_CASE("random_after_prompt: the same draws, those of the prompt above all others") {
+    const auto draw = [](const arriving& a, std::uint32_t head) {
+        return static_cast<double>(state_of<random_score>::draw(
+            1, (std::uint64_t{a.layer} << 48) ^ (std::uint64_t{head} << 32) ^ a.token));
+    };
+    ranks_arrivals_contract<random_after_prompt>(
+        {}, 1e-7, [&](const arriving& a, std::uint32_t head) { return 1.0 + draw(a, head); });
+    const state_of<random_after_prompt> s({}, arrivals::limits(), {});
+    const arrivals in;
+    arriving a = in.at(2, 7);
+    a.decoded = true;
+    std::vector<float> out(arrivals::kv_heads);
+    s.arrive(a, out);
+    for (std::uint32_t h = 0; h < arrivals::kv_heads; ++h) CHECK(static_cast<double>(out[h]) == draw(a, h));
+}
+
 TEST_CASE("random_score: uniform in [0, 1), and unlike in neighbouring tokens, heads, layers and seeds") {
     using state = state_of<random_score>;
     constexpr int n = 20000;

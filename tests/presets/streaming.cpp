@@ -64,6 +64,33 @@ TEST_CASE("random_keep keeps its number and never a pinned entry less") {
     CHECK(different.size() == 4);
 }
 
+TEST_CASE("random_decoded keeps the prompt, and of the rest any") {
+    const drift data(small, 400, 5);
+    using cache_t = precise<kvtl::presets::random_decoded>;
+    auto cache = open_cache<cache_t>(sized<cache_t>(100, 8));
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 60, 25);
+    for (std::size_t t = 60; t < 200; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+    std::set<tokens_t> different;
+    for (std::size_t l = 0; l < 2; ++l)
+        for (std::size_t h = 0; h < 2; ++h) {
+            const tokens_t held = kept(cache, seq, l, h);
+            REQUIRE(held.size() == 100);
+            CHECK(tokens_t(held.begin(), held.begin() + 60) == naive::first(60));
+            CHECK(held[92] == 192); // the window
+            different.insert(held);
+        }
+    CHECK(different.size() == 4);
+
+    auto small_cache = open_cache<cache_t>(sized<cache_t>(40, 8)); // not even the prompt has room
+    const auto other = *small_cache.begin();
+    feed_prompt(small_cache, other, data, 60);
+    for (std::size_t t = 60; t < 100; ++t) CHECK(decode_and_compare(small_cache, other, data, t) < exact);
+    const tokens_t held = kept(small_cache, other, 0, 0);
+    CHECK(held.size() == 40);
+    CHECK(std::count_if(held.begin(), held.end(), [](std::uint32_t t) { return t < 60; }) == 32);
+}
+
 TEST_CASE("streaming_llm: positions inside the cache, step by step") {
     constexpr std::size_t dim = 32, prompt = 60, end = 140, keep = 24;
     const drift data(small, 600, 15); // q and k before rotation
@@ -157,6 +184,7 @@ TEST_CASE("everything kept is dense attention") {
     run(kvtl::presets::window_only{});
     run(kvtl::presets::streaming_llm{});
     run(kvtl::presets::random_keep{});
+    run(kvtl::presets::random_decoded{});
 }
 
 } // namespace streaming_test

@@ -1,4 +1,10 @@
 // Score: a random number for each entry. Every other score must beat it.
+//
+//   random_score         every entry may leave
+//   random_after_prompt  entries of the first prompt are better than all others, so decoded entries leave, at
+//                        random per head, as long as there are any (Random Attention, 2026, for reasoning)
+//
+// Limits: further turns count as decoded. If the prompt exceeds the budget, a random part of it stays.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -6,8 +12,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-struct random_score : score_defaults {
-    static constexpr std::string_view name = "random";
+template <bool PromptStays> struct random_score_of : score_defaults {
+    static constexpr std::string_view name = PromptStays ? "random_after_prompt" : "random";
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
     struct config {
@@ -21,9 +27,10 @@ struct random_score : score_defaults {
             for (std::size_t i = 0; i < out.size(); ++i) {
                 const std::uint64_t head = a.first_head + i * a.head_step;
                 out[i] = draw(this->config_.seed, (std::uint64_t{a.layer} << 48) ^ (head << 32) ^ a.token);
+                if (PromptStays && !a.decoded) out[i] += 1.0F;
             }
         }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
+        [[nodiscard]] float worth(const held_entry& e, const no_record&) const noexcept { return e.score; }
         [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
         /// In [0, 1), the same for the same numbers (two rounds of a multiply-xorshift mix).
@@ -37,5 +44,8 @@ struct random_score : score_defaults {
         }
     };
 };
+
+using random_score = random_score_of<false>;
+using random_after_prompt = random_score_of<true>;
 
 }} // namespace kvtl::v0

@@ -9,6 +9,8 @@
 //   window_only      no sinks: the control for the effect of sinks.
 //   random_keep      random entries: the control for the effect of a score. Window and sinks as in the
 //                    others.
+//   random_decoded   the first prompt stays, and decoded entries leave at random: the control for reasoning
+//                    traces ("Random Attention", 2026). keep_tokens should exceed the prompt.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -46,11 +48,17 @@ struct random_keep : full {
     using retention = drop<random_score>;
 };
 
+struct random_decoded : random_keep {
+    static constexpr std::string_view name = "random_decoded";
+    using retention = drop<random_after_prompt>;
+};
+
 } // namespace presets
 
 using sink_and_window = kv_manager<presets::sink_and_window>;
 using streaming_llm = kv_manager<presets::streaming_llm>;
 using window_only = kv_manager<presets::window_only>;
 using random_keep = kv_manager<presets::random_keep>;
+using random_decoded = kv_manager<presets::random_decoded>;
 
 }} // namespace kvtl::v0

@@ -103,6 +103,7 @@ template <element E, class Take> void for_each_observed(const prompt_lane<E>& la
 struct arriving {
     std::uint32_t layer = 0, token = 0;
     std::uint32_t first_head = 0, head_step = 1;
+    bool decoded = false;            ///< it comes after the first prompt: in decode, or in a further turn
     std::span<const float> q, k, v;  ///< (HQ, D), (H, D), (H, D)
     std::span<const float> x;        ///< (M)
     std::span<const float> external; ///< (H)

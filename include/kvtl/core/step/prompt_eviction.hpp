@@ -122,7 +122,7 @@ template <class Types> class prompt_eviction {
                         std::uint32_t lanes) noexcept {
         if constexpr (score::source == score_source::arrival) {
             for (std::uint32_t t = 0; t < tokens; ++t) {
-                book_->arrive(layer, in, t, first + t);
+                book_->arrive(layer, in, t, first + t, false);
                 for (std::uint32_t i = 0; i < lanes; ++i)
                     book_->board(i, first + t + 1).back() = book_->memory.arrival[i];
             }

@@ -156,7 +156,8 @@ template <class Types> struct eviction_state {
                              memory.query.size());
     }
     /// The scores of one arriving token go to memory.arrival.
-    void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token) noexcept {
+    void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token,
+                bool decoded) noexcept {
         if constexpr (score_policy::source == score_source::arrival) {
             const std::size_t k = plan.key_floats(), tokens = in.k.size() / k;
             const std::size_t q = contains(needs_of<score_policy>(), engine_input::q) && !in.q.empty()
@@ -172,6 +173,7 @@ template <class Types> struct eviction_state {
                              .token = token,
                              .first_head = head_of(0),
                              .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
+                             .decoded = decoded,
                              .q = widened(in.q, 2 * k, q),
                              .k = widened(in.k, 0, k),
                              .v = widened(in.v, k, k),
