@@ -65,6 +65,7 @@ struct options : engine::cache_options {
         engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
         settings.push_back({"infinigen", "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "kept", "1"});
+        for (const char* p : {"quest_top_p", "dynakv_top_p"}) settings.push_back({p, "selector", "p", "1"});
         for (const char* p : {"shadowkv", "shadowkv_joint"})
             settings.push_back({p, "compressor", "rank", "100000"}); // no approximation: all directions
         for (const char* p : low_rank) {

@@ -55,6 +55,7 @@ struct tiny {
         // What these choose by a threshold they also leave out by it, however many entries they may attend.
         o.settings.push_back({"infinigen", "selector", "alpha", "1e9"});
         o.settings.push_back({"squeezed", "selector", "kept", "1"});
+        for (const char* p : {"quest_top_p", "dynakv_top_p"}) o.settings.push_back({p, "selector", "p", "1"});
         for (const char* name : {"dynakv_lr_energy", "snapkv_layer_then_lr_energy", "kvswap_lr", "flexgen_lr",
                                  "dynakv_head_lr", "quest_head_lr"})
             o.settings.push_back({name, "compressor", "share", "1"});

@@ -23,21 +23,29 @@ struct ranked {
     std::vector<bool> first; ///< by token
 };
 /// The score by definition. `most`: entries that may come first. `norms`: the factor of the lane's head (D, D), or nothing.
+template <over Group = over::max, over Window = over::max>
 ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_t most,
                   const float* norms = nullptr) {
     const std::uint32_t begin = lane.begin(), n = lane.end() - begin;
     ranked r{numbers(lane.size().tokens, 0.0), std::vector<bool>(lane.size().tokens, false)};
     if (n == 0) return r;
     numbers worst(n, 0.0), mean(n, 0.0);
-    for (std::uint32_t w = 0; w < lane.observed(); ++w)
+    for (std::uint32_t w = 0; w < lane.observed(); ++w) {
+        numbers of_query(n, 0.0);
         for (std::uint32_t g = 0; g < lane.size().group; ++g) {
             const numbers all = lane.attention(w, g), p(all.begin() + begin, all.begin() + begin + n),
                           smooth = pooled(p, width);
             for (std::uint32_t i = 0; i < n; ++i) {
-                worst[i] = std::max(worst[i], total(smooth) > 0 ? smooth[i] * total(p) / total(smooth) : 0.0);
+                const double loss = total(smooth) > 0 ? smooth[i] * total(p) / total(smooth) : 0.0;
+                of_query[i] =
+                    Group == over::max ? std::max(of_query[i], loss) : of_query[i] + loss / lane.size().group;
                 mean[i] += p[i];
             }
         }
+        for (std::uint32_t i = 0; i < n; ++i)
+            worst[i] = Window == over::max ? std::max(worst[i], of_query[i])
+                                           : worst[i] + of_query[i] / lane.observed();
+    }
     const double least = total(worst) / n;
     for (std::uint32_t i = 0; i < n; ++i) {
         const std::uint32_t dim = lane.size().dim;
@@ -73,6 +81,16 @@ TEST_CASE("worst_case: when nobody is sure, the largest loss alone") {
         ranks_prompts_contract<worst_case>(
             {.pool_width = width, .sure = 0.0F}, 2e-5,
             [width](const auto& lane) { return definition(lane, width, 0.0, 0).score; });
+}
+
+TEST_CASE("group_loss and mean_loss: other aggregations of the losses") {
+    ranks_prompts_contract<group_loss>({.sure = 0.0F}, 2e-5, [](const auto& lane) {
+        return definition<over::max, over::mean>(lane, 5, 0.0, 0).score;
+    });
+    ranks_prompts_contract<mean_loss>({.sure = 0.0F}, 2e-5, [](const auto& lane) {
+        return definition<over::mean, over::mean>(lane, 5, 0.0, 0).score;
+    });
+    CHECK(std::string_view(worst_case::name) == "worst_case");
 }
 
 TEST_CASE("worst_case: entries that make up the sure part come first, in the order of their scores") {

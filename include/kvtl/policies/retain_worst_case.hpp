@@ -1,4 +1,9 @@
-// Score: the largest loss of any query of the window, in any head of the group (DefensiveKV).
+// Score: the largest loss of any query of the window, in any head of the group (DefensiveKV). Its controls
+// differ in the aggregation of losses alone.
+//
+//   worst_case  the largest over group and window
+//   group_loss  the largest over the group, mean over the window
+//   mean_loss   the mean over both
 //
 // What:   the attention of each observed query to the competing entries, pooled so that its sum stays; the
 //         largest over the group and the window, and at least the mean over the entries; times the entry's
@@ -26,13 +31,17 @@
 
 namespace kvtl { inline namespace v0 {
 
-struct worst_case : score_defaults {
-    static constexpr std::string_view name = "worst_case";
+template <over Group, over Window> struct value_loss : score_defaults {
+    static_assert(Group == over::max || Window == over::mean, "the mean over the group of largest losses");
+    static constexpr std::string_view name = Window == over::max  ? "worst_case"
+                                             : Group == over::max ? "group_loss"
+                                                                  : "mean_loss";
     static constexpr engine_input needs = engine_input::q | engine_input::k | engine_input::v;
     static constexpr score_source source = score_source::window;
     static constexpr calibration_kind calibrated = calibration_kind::value_norms; ///< optional
     static constexpr bool reads_values = true;
-    static constexpr std::uint32_t spare_rows = 2;
+    static constexpr bool group_first = Group != Window; ///< a row for the group before the window's
+    static constexpr std::uint32_t spare_rows = group_first ? 3 : 2;
     struct config {
         std::uint32_t pool_width = 5;
         float sure = 0.9F;
@@ -73,17 +82,24 @@ struct worst_case : score_defaults {
             const std::uint32_t competing = end - begin;
             const std::span<float> worst = out.subspan(begin, competing), mean = lane.spare.first(competing),
                                    pooled = lane.spare.subspan(n, competing);
+            const std::span<float> of_group = group_first ? lane.spare.subspan(2 * n, competing) : worst;
             std::fill(mean.begin(), mean.end(), 0.0F);
-            for_each_observed(lane, [&](std::uint32_t, std::uint32_t, std::span<const float> all) {
+            for_each_observed(lane, [&](std::uint32_t, std::uint32_t g, std::span<const float> all) {
                 const std::span<const float> p = all.subspan(begin, competing);
                 pool_scores<pooling::average>(p, this->config_.pool_width, pooled);
                 const float before = total(p), after = total(pooled);
                 const float keeps = after > 0.0F ? before / after : 0.0F; // ends of the row lose a part
+                if (group_first && g == 0) std::fill(of_group.begin(), of_group.end(), 0.0F);
                 for (std::uint32_t i = 0; i < competing; ++i) {
-                    worst[i] = std::max(worst[i], pooled[i] * keeps);
+                    const float loss = pooled[i] * keeps;
+                    of_group[i] = Group == over::max ? std::max(of_group[i], loss) : of_group[i] + loss;
                     mean[i] += p[i];
                 }
+                if (group_first && g + 1 == lane.group) simd::add(of_group.data(), worst.data(), competing);
             });
+            if constexpr (Window == over::mean)
+                simd::scale(1.0F / static_cast<float>(lane.observed * (group_first ? 1 : lane.group)),
+                            worst.data(), competing);
             const float least = total(worst) / static_cast<float>(competing);
             for (std::uint32_t i = 0; i < competing; ++i) {
                 const float size =
@@ -127,5 +143,9 @@ struct worst_case : score_defaults {
         }
     };
 };
+
+using worst_case = value_loss<over::max, over::max>;
+using group_loss = value_loss<over::max, over::mean>;
+using mean_loss = value_loss<over::mean, over::mean>;
 
 }} // namespace kvtl::v0

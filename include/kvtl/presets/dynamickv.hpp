@@ -21,6 +21,10 @@
 //                      (bench/results). The size of a value is its size after the output projection if
 //                      config.calibration has section value_norms, otherwise the sum of its absolute values.
 //   layer_defensivekv  as defensivekv, with all heads of all layers competing.
+//   defensivekv_mean, defensivekv_max, layer_defensivekv_mean, layer_defensivekv_max
+//                      controls of DefensiveKV: its score with the mean of all losses, or the mean over the
+//                      window of the largest loss in the group, under its budgets.
+//   expected_attention_heads  expected_attention whose heads compete, as KVPress runs it; floor 0.2.
 //   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget
 //                      among layers. Votes and table are inputs (retention.votes, budget.importance). Window
 //                      8.
@@ -91,6 +95,33 @@ struct layer_defensivekv : defensivekv {
     using budget = progressive_heads;
 };
 
+struct defensivekv_mean : defensivekv {
+    static constexpr std::string_view name = "defensivekv_mean";
+    using retention = drop<mean_loss>;
+    static constexpr mean_loss::config retention_config{.sure = 0.0F};
+};
+
+struct defensivekv_max : defensivekv {
+    static constexpr std::string_view name = "defensivekv_max";
+    using retention = drop<group_loss>;
+    static constexpr group_loss::config retention_config{.sure = 0.0F};
+};
+
+struct layer_defensivekv_mean : defensivekv_mean {
+    static constexpr std::string_view name = "layer_defensivekv_mean";
+    using budget = progressive_heads;
+};
+
+struct layer_defensivekv_max : defensivekv_max {
+    static constexpr std::string_view name = "layer_defensivekv_max";
+    using budget = progressive_heads;
+};
+
+struct expected_attention_heads : expected_attention {
+    static constexpr std::string_view name = "expected_attention_heads";
+    using budget = head_adaptive<>;
+};
+
 struct compress_kv : full {
     static constexpr std::string_view name = "compress_kv";
     static constexpr std::uint32_t window_tokens = 8;
@@ -108,6 +139,11 @@ using cake = kv_manager<presets::cake>;
 using adakv = kv_manager<presets::adakv>;
 using defensivekv = kv_manager<presets::defensivekv>;
 using layer_defensivekv = kv_manager<presets::layer_defensivekv>;
+using defensivekv_mean = kv_manager<presets::defensivekv_mean>;
+using defensivekv_max = kv_manager<presets::defensivekv_max>;
+using layer_defensivekv_mean = kv_manager<presets::layer_defensivekv_mean>;
+using layer_defensivekv_max = kv_manager<presets::layer_defensivekv_max>;
+using expected_attention_heads = kv_manager<presets::expected_attention_heads>;
 using compress_kv = kv_manager<presets::compress_kv>;
 
 }} // namespace kvtl::v0
