@@ -21,6 +21,7 @@ enum class engine_input : std::uint32_t {
     probe = 1U << 5,       ///< queries that stand for the future
     external = 1U << 6,    ///< scores that the engine computed
     calibration = 1U << 7, ///< a file that was fitted offline
+    chosen = 1U << 8,      ///< units that the engine chose
 };
 
 [[nodiscard]] constexpr engine_input operator|(engine_input a, engine_input b) noexcept {
@@ -43,7 +44,8 @@ template <engine_input... Inputs> struct engine_inputs {
 using default_engine_inputs = engine_inputs<engine_input::q, engine_input::k, engine_input::v>;
 using all_engine_inputs =
     engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::k_pre, engine_input::x,
-                  engine_input::probe, engine_input::external, engine_input::calibration>;
+                  engine_input::probe, engine_input::external, engine_input::calibration,
+                  engine_input::chosen>;
 
 /// The owner of a unit: one KV head, or all KV heads of a layer.
 enum class granularity : std::uint8_t { head, layer };

@@ -129,6 +129,9 @@ struct layer_input {
     /// (P, HQ, D) queries that stand for the future of one prompt; they come with its last chunk
     std::span<const float> probe{};
     std::span<const float> external{}; ///< (T, H)     scores that the engine computed
+    /// (T, H, N) attend() only: numbers of the units that each KV head attends; `none` fills rows
+    /// (select_chosen_by_engine.hpp). (T, N) where units span all heads of the layer.
+    std::span<const std::uint32_t> chosen{};
     /// (T, HQ) output of attend(), or empty: log of the sum of exp(logit) over the attended entries.
     /// Estimates and sink_logits are not included.
     std::span<float> lse{};
@@ -149,7 +152,7 @@ struct layer_input {
         };
         layer_input some = *this;
         some.q = cut(q), some.k = cut(k), some.v = cut(v), some.k_pre = cut(k_pre), some.x = cut(x);
-        some.external = cut(external), some.lse = cut(lse);
+        some.external = cut(external), some.chosen = cut(chosen), some.lse = cut(lse);
         return some;
     }
     /// Sink logits of the group that begins with query head h; null if there are none.

@@ -4,6 +4,7 @@
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/eviction.hpp"
+#include "support/size_knob.hpp"
 
 namespace engine_decides_test {
 
@@ -83,6 +84,152 @@ TEST_CASE("external_mask: what the engine does not want leaves, in prompt and de
     check(prompt);
     for (std::size_t t = prompt; t < 180; ++t) CHECK(decode_and_compare(cache, seq, data, t, say) < exact);
     check(180);
+}
+
+namespace {
+
+using kvtl::engine_input;
+using blocks_cache = kvtl::kv_manager<
+    in_ram<kvtl::presets::chosen_blocks>,
+    kvtl::engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::chosen>>;
+constexpr std::uint32_t block = 16;
+
+blocks_cache::config blocks(std::uint32_t sinks, unsigned shards) {
+    blocks_cache::config c;
+    c.shape = small;
+    c.max_tokens = 300;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.attend_tokens = 300;
+    c.sink_tokens = sinks;
+    c.window_tokens = 10;
+    c.shards = shards;
+    c.clusterer.group_tokens = block;
+    c.engine_inputs = engine_input::q | engine_input::k | engine_input::v | engine_input::chosen;
+    return c;
+}
+/// Attention of query head hq of token t over `tokens`, by definition; keys and values are kept as f16.
+std::vector<double> attention_over(const drift& data, std::size_t l, std::size_t t, std::size_t hq,
+                                   const tokens_t& tokens) {
+    const std::size_t dim = small.head_dim, head = hq / 2;
+    const auto stored = [](float x) {
+        return static_cast<double>(kvtl::to_float(kvtl::from_float<kvtl::f16>(x)));
+    };
+    std::vector<double> p, out(dim, 0.0);
+    double largest = -1e300, sum = 0;
+    for (const std::uint32_t i : tokens) {
+        double dot = 0;
+        for (std::size_t d = 0; d < dim; ++d)
+            dot += static_cast<double>(data.q(l, t)[hq * dim + d]) * stored(data.key(l, i, head)[d]);
+        p.push_back(dot / std::sqrt(static_cast<double>(dim)));
+        largest = std::max(largest, p.back());
+    }
+    for (double& x : p) sum += x = std::exp(x - largest);
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+        for (std::size_t d = 0; d < dim; ++d)
+            out[d] += p[i] / sum * stored(data.value(l, tokens[i], head)[d]);
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("chosen_blocks: every KV head attends the blocks that the engine names, and the window") {
+    const drift data(small, 300, 91);
+    for (const std::uint32_t sinks : {0U, 3U})
+        for (const unsigned shards : {1U, 2U}) {
+            auto cache = open_cache<blocks_cache>(blocks(sinks, shards));
+            const auto seq = *cache.begin();
+            feed_prompt(cache, seq, data, prompt, 50);
+            oracle::generator random(7);
+            oracle::largest_error error;
+            std::size_t left_out = 0;
+            for (std::size_t t = prompt; t < 220; ++t) {
+                const auto now = static_cast<std::uint32_t>(t + 1), complete = (now - sinks) / block;
+                std::vector<std::uint32_t> named; // (heads, 3), one of them perhaps none
+                for (std::uint32_t h = 0; h < 2; ++h) {
+                    const auto first = static_cast<std::uint32_t>(random.below(complete - 2));
+                    named.insert(named.end(),
+                                 {first + 2, random.below(2) == 0 ? first : kvtl::none, first + 1});
+                }
+                for (std::size_t l = 0; l < 2; ++l) {
+                    auto in = data.input(l, t, 1);
+                    in.chosen = named;
+                    std::vector<float> out(data.query_floats());
+                    require_ok(cache.attend(seq, l, in, out));
+                    // The oldest block of the window leaves it once the window holds a block more than it should.
+                    std::uint32_t units = 0;
+                    while (t - sinks - std::size_t{units} * block >= 10 + block) ++units;
+                    for (std::size_t hq = 0; hq < 4; ++hq) {
+                        tokens_t tokens;
+                        for (std::uint32_t i = 0; i < now; ++i) {
+                            const std::uint32_t u = i < sinks ? kvtl::none : (i - sinks) / block;
+                            const auto own = std::span(named).subspan(hq / 2 * 3, 3);
+                            if (i < sinks || u >= units || std::find(own.begin(), own.end(), u) != own.end())
+                                tokens.push_back(i);
+                        }
+                        left_out += now - tokens.size();
+                        const auto exact_one = attention_over(data, l, t, hq, tokens);
+                        for (std::size_t d = 0; d < small.head_dim; ++d)
+                            error.see(static_cast<double>(out[hq * small.head_dim + d]) - exact_one[d]);
+                    }
+                }
+            }
+            CHECK(error.value() < exact);
+            CHECK(left_out > 10000);
+        }
+}
+
+TEST_CASE("chosen_blocks: a draft of several tokens names blocks for each") {
+    const drift data(small, 300, 92);
+    auto one = open_cache<blocks_cache>(blocks(0, 1)), other = open_cache<blocks_cache>(blocks(0, 1));
+    const auto a = *one.begin(), b = *other.begin();
+    feed_prompt(one, a, data, prompt);
+    feed_prompt(other, b, data, prompt);
+    const std::vector<std::uint32_t> named = {0, 3, 1, 2, 5, 4, kvtl::none, 6}; // (tokens, heads, 2)
+    std::vector<std::vector<float>> together;
+    for (std::size_t l = 0; l < 2; ++l) {
+        auto both = data.input(l, prompt, 2);
+        both.chosen = named;
+        together.emplace_back(2 * data.query_floats());
+        require_ok(one.attend(a, l, both, together.back()));
+    }
+    for (std::size_t t = 0; t < 2; ++t)
+        for (std::size_t l = 0; l < 2; ++l) {
+            auto in = data.input(l, prompt + t, 1);
+            in.chosen = std::span(named).subspan(t * 4, 4);
+            std::vector<float> out(data.query_floats());
+            require_ok(other.attend(b, l, in, out));
+            CHECK(std::equal(out.begin(), out.end(), &together[l][t * data.query_floats()]));
+        }
+}
+
+TEST_CASE("chosen_blocks: numbers that cannot be are refused, and the cache stays as it was") {
+    const drift data(small, 300, 93);
+    auto cache = open_cache<blocks_cache>(blocks(0, 2));
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, prompt);
+    std::vector<float> out(data.query_floats()), again(data.query_floats());
+    const auto attend = [&](const std::vector<std::uint32_t>& named) {
+        auto in = data.input(0, prompt, 1);
+        in.chosen = named;
+        return cache.attend(seq, 0, in, out);
+    };
+    const auto refused = [&](const std::vector<std::uint32_t>& named, const char* words) {
+        const kvtl::status s = attend(named);
+        CHECK(s.code() == kvtl::errc::invalid_argument);
+        CHECK_MESSAGE(std::string(s.what()).find(words) != std::string::npos, s.what());
+        CHECK(cache.tokens(seq, 0) == prompt);
+    };
+    refused({}, "chosen has 0 numbers; valid: a positive multiple of 2");
+    refused({1, 2, 3}, "chosen has 3 numbers; valid: a positive multiple of 2");
+    refused({1, 2, 3, 9}, "chosen has unit 9 for KV head 1; valid: below 9, or none"); // 141 tokens
+    refused({1, 1, 3, 4}, "chosen has unit 1 twice for KV head 0; valid: once");
+    require_ok(attend({1, 2, 3, 8}));
+    CHECK(cache.tokens(seq, 0) == prompt + 1);
+    const kvtl::status shown = cache.select(seq, 0, data.q(0, prompt), [](auto, auto, auto) {});
+    CHECK(shown.code() == kvtl::errc::unsupported);
+    CHECK(std::string(shown.what()).find("the engine names its units") != std::string::npos);
+    require_ok(cache.prefetch(seq, 0, data.q(0, prompt))); // a hint that reads nothing
+    CHECK(cache.stats().wasted_bytes == 0);
 }
 
 } // namespace engine_decides_test

@@ -137,6 +137,7 @@ constexpr named typedefs[] = {
     TYPEDEF(locret),
     TYPEDEF(global_gates),
     TYPEDEF(lookahead_probe),
+    TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
     TYPEDEF(d2o),
     TYPEDEF(kv_merger),

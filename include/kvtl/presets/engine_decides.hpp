@@ -9,13 +9,20 @@
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
 //                    (Attention-Gate, Neural Garbage Collection).
 //
-// The caches of the last two end in _cache, because the score policies have these names.
+//   chosen_blocks    retrieval: the engine names blocks of 128 tokens for every KV head and step, as models
+//                    with trained sparse attention do (16 blocks of 128, say). Blocks begin at token 0, so
+//                    there are no sinks. The window, which holds the latest incomplete block, is attended in any
+//                    case. Needs engine_input::chosen.
+//
+// The caches of external_scores and external_mask end in _cache, because the score policies have these names.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_probe_attention.hpp>
+#include <kvtl/policies/select_chosen_by_engine.hpp>
+#include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/full.hpp>
 
 namespace kvtl { inline namespace v0 {
@@ -39,11 +46,19 @@ struct external_mask : external_scores {
     using retention = drop<kvtl::external_mask>;
 };
 
+struct chosen_blocks : offloaded {
+    static constexpr std::string_view name = "chosen_blocks";
+    static constexpr std::uint32_t sink_tokens = 0;
+    using clusterer = head_groups<128>;
+    using selector = chosen_by_engine;
+};
+
 } // namespace presets
 
 using lookahead_probe = kv_manager<presets::lookahead_probe, engine_inputs_for<presets::lookahead_probe>>;
 using external_scores_cache =
     kv_manager<presets::external_scores, engine_inputs_for<presets::external_scores>>;
+using chosen_blocks = kv_manager<presets::chosen_blocks, engine_inputs_for<presets::chosen_blocks>>;
 using external_mask_cache = kv_manager<presets::external_mask, engine_inputs_for<presets::external_mask>>;
 
 }} // namespace kvtl::v0

@@ -208,6 +208,11 @@ concept layers_can_take_turns =
 template <class T>
 concept shared_units_agree =
     !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
+/// The engine names units by number: the place of their tokens has to follow from it.
+template <class T>
+concept named_units_agree =
+    !detail::engine_names_units<typename T::selector>() ||
+    (store_of_preset<T>() == store_kind::groups && !drops_entries<T> && !T::layout::wants_correlation);
 /// Stored keys that are scored in place must lie in the order of units.
 template <class T>
 concept stored_keys_in_order =
@@ -258,7 +263,7 @@ template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     streams_hold_runs<T> && predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> &&
     shared_units_agree<T> && shared_queries_agree<T> && estimator_sees_choice<T> &&
-    estimator_has_its_scores<T> && errors_are_priced<T>;
+    estimator_has_its_scores<T> && errors_are_priced<T> && named_units_agree<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {
@@ -324,7 +329,8 @@ template <class T> [[nodiscard]] consteval engine_input needed_inputs() {
                                                               {engine_input::x, "x"},
                                                               {engine_input::probe, "probe"},
                                                               {engine_input::external, "external"},
-                                                              {engine_input::calibration, "calibration"}};
+                                                              {engine_input::calibration, "calibration"},
+                                                              {engine_input::chosen, "chosen"}};
     for (const auto& [s, name] : names)
         if (contains(needed, s) && !contains(have, s)) return name;
     return "";

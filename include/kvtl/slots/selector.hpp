@@ -18,9 +18,13 @@
 // up to `most_of_budget` times as many entries, and is held to the budget in the mean by a price: the bar. It
 // declares the type `step_notes`. After each step of a layer, note_step(facts, step_notes) records what the
 // step chose. After the last layer of a token, settle(notes of all layers, bar) returns the next bar.
+//
+// A selector that needs engine_input::chosen finds the numbers of units that the engine names for the lane in
+// choice_input::named.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/policy.hpp>
@@ -85,6 +89,7 @@ class choice_input {
     std::span<std::uint32_t> order;                      ///< (U) scratch
     std::span<std::uint64_t> scratch;                    ///< (U)
     float bar = -std::numeric_limits<float>::infinity(); ///< result of settle(), for selectors that have one
+    std::span<const std::uint32_t> named; ///< units that the engine names; checked, `none` among them
     float output = 0; ///< by_errors: squared length of the layer's output at its last step; 0 before
 
     [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
@@ -103,6 +108,10 @@ class choice_input {
 };
 
 namespace detail {
+/// The engine names the units.
+template <class Selector> [[nodiscard]] consteval bool engine_names_units() {
+    return contains(needs_of<Selector>(), engine_input::chosen);
+}
 /// Number of adjacent layers that share the choice of the first of them.
 template <class Selector> [[nodiscard]] consteval std::uint32_t layers_that_share() {
     if constexpr (requires { Selector::layers_that_share; })

@@ -161,6 +161,10 @@ template <class T> consteval void explain_retrieval() {
         static_assert(holds(errors_are_priced<T>),
                       "[kvtl] selector: it goes by_errors, which needs an estimator with price() such as "
                       "moment_estimate, clusters, and a layout without wants_correlation");
+        static_assert(holds(named_units_agree<T>),
+                      "[kvtl] selector: the engine names its units by number, which needs units that are "
+                      "runs of consecutive entries and a retention that drops nothing; use a clusterer such "
+                      "as fixed_groups, the sequence_order layout and keep_all");
     }
     if constexpr (clusterer_declares_units<typename T::clusterer> && layout_declares_kind<typename T::layout>)
         static_assert(holds(streams_hold_runs<T>),
@@ -246,6 +250,10 @@ template <class T, class Supplied> consteval void explain_signals() {
         !contains(missing, engine_input::calibration),
         "[kvtl] engine_inputs: a policy needs calibration (a blob fitted offline), which this engine "
         "does not supply; add engine_input::calibration to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::chosen),
+        "[kvtl] engine_inputs: a policy needs chosen (units that the engine chose), which this engine does "
+        "not supply; add engine_input::chosen to engine_inputs<...>, or change the policy");
 }
 
 template <class Supplied>

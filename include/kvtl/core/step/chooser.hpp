@@ -132,7 +132,9 @@ template <class Types> class chooser {
             if constexpr (!selector::uses_scores) {
                 static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
-                return selector_->choose({{}, u, budget}, out);
+                choice_input in({}, u, budget);
+                in.named = std::exchange(named_, {});
+                return selector_->choose(in, out);
             } else if constexpr (narrows) {
                 const units_view few = narrowed(q, u, budget);
                 const std::uint32_t chosen = choose_of(q, few, budget, out, timed, stream);
@@ -143,6 +145,9 @@ template <class Types> class chooser {
             }
         }
     }
+
+    /// The units that the engine names for the lane that chooses next, for a selector that goes by them.
+    void name(std::span<const std::uint32_t> units) noexcept { named_ = units; }
 
     /// The same where price(scores) says what error each unit leaves when it is not read: in their order. `bar` and `output`:
     /// choice_input's. `marginal` becomes the lowest score chosen, or 0 if everything or nothing was.
@@ -430,6 +435,7 @@ template <class Types> class chooser {
     const typename Types::selector_state* selector_ = nullptr;
     scratch x_{};
     choice_counts* counts_ = nullptr;
+    std::span<const std::uint32_t> named_;                ///< during a choice
     float bar_ = -std::numeric_limits<float>::infinity(); ///< of the sequence that chooses
 };
 

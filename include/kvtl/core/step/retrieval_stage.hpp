@@ -44,6 +44,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out) noexcept {
+        if constexpr (runner::by_name)
+            if (status s = check_names(slot, layer, in.chosen, tokens); !s) return s;
         if (tokens == 1 || lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
         if (tokens > plan_.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
@@ -81,7 +83,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, step_.rows_of(ref, in)(0));
         prefetch_slot* a = find_prefetch(slot, layer);
         const float* q = step_.widen(in.q);
+        step_.name_units(in.chosen);
         status done = source_.choose(lanes, q, 1, layer, a);
+        step_.name_units({});
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
@@ -155,6 +159,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
         if (predicts && layer > 0 && layer < plan_.true_layers) return {};
+        if (runner::by_name) return {};
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
@@ -167,7 +172,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
                                           const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
-        if (lanes.empty() || (predicts && layer >= plan_.true_layers)) return true;
+        if (lanes.empty() || runner::by_name || (predicts && layer >= plan_.true_layers)) return true;
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (find_prefetch(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
@@ -518,6 +523,39 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     static constexpr bool predicts = detail::chooses_ahead<typename types::selector>();
 
     /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
+    /// What the engine names exists by the time of its token, once in each row. Of all lanes, so that every shard
+    /// of a call refuses the same.
+    [[nodiscard]] status check_names(std::uint32_t slot, std::uint32_t layer,
+                                     std::span<const std::uint32_t> named, std::uint32_t tokens) noexcept {
+        if (lanes_of(slot, layer).empty()) return {};
+        const std::uint32_t lanes = plan_.model.lanes(), rows = tokens * lanes,
+                            held = store_.at(lanes_of(slot, layer)[0].id).state().tokens;
+        if (named.empty() || named.size() % rows != 0)
+            return status::failure(errc::invalid_argument,
+                                   "attend: chosen has %zu numbers; valid: a positive multiple of %u, the "
+                                   "tokens times the KV heads that choose",
+                                   named.size(), rows);
+        const std::size_t each = named.size() / rows;
+        for (std::uint32_t row = 0; row < rows; ++row) {
+            const auto own = named.subspan(row * each, each);
+            const std::uint32_t now = held + row / lanes + 1, sinks = std::min(now, plan_.sizes.sinks),
+                                units = (now - sinks + store_.group() - 1) / store_.group();
+            for (std::size_t i = 0; i < each; ++i) {
+                if (own[i] == none) continue;
+                if (own[i] >= units)
+                    return status::failure(
+                        errc::invalid_argument,
+                        "attend: chosen has unit %u for KV head %u; valid: below %u, or none", own[i],
+                        row % lanes, units);
+                if (std::find(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(i), own[i]) !=
+                    own.begin() + static_cast<std::ptrdiff_t>(i))
+                    return status::failure(errc::invalid_argument,
+                                           "attend: chosen has unit %u twice for KV head %u; valid: once",
+                                           own[i], row % lanes);
+            }
+        }
+        return {};
+    }
     [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
                                     const tensor_view& q) noexcept {
         prefetch_slot* a = free_prefetch_slot();

@@ -29,6 +29,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using pool = typename Types::pool;
     using base::chosen_count, base::chosen_of;
     static constexpr bool by_errors = base::by_errors;
+    static constexpr bool by_name = detail::engine_names_units<typename Types::selector>();
 
     step_runner() = default;
     step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
@@ -59,6 +60,10 @@ template <class Types> class step_runner : public step_attention<Types> {
                     });
                 }
             };
+            if constexpr (by_name) {
+                const std::size_t row = named_.size() / p_.model.lanes();
+                p_.choose->name(named_.subspan(lanes[i].in_layer * row, row));
+            }
             const std::uint32_t n = p_.choose->choose(
                 q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
                 l.budget(arriving), chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
@@ -67,6 +72,9 @@ template <class Types> class step_runner : public step_attention<Types> {
         }
         return {};
     }
+
+    /// The units that the engine names for the next choice, (lanes, N).
+    void name_units(std::span<const std::uint32_t> units) noexcept { named_ = units; }
 
     /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
     void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
@@ -602,6 +610,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     }
 
     const float* q_ = nullptr;
+    std::span<const std::uint32_t> named_; ///< during a step
 };
 
 }} // namespace kvtl::v0
