@@ -88,6 +88,13 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::ret
     else
         return config{};
 }
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::budget> budget_defaults() {
+    using config = settings_of<typename Preset::budget>;
+    if constexpr (requires { Preset::budget_config; })
+        return default_config<config>(Preset::budget_config);
+    else
+        return config{};
+}
 } // namespace detail
 
 /// How the engine's threads share the work: each thread has its KV heads of every sequence, or its sequences.
@@ -170,7 +177,7 @@ template <class Preset> struct cache_config {
     /// A device that completes nothing for this long, in ms, is given up: calls fail, and the cache can only
     /// be closed. 0: wait for ever.
     std::uint32_t io_timeout_ms = 60'000;
-    settings_of<typename Preset::budget> budget{};
+    settings_of<typename Preset::budget> budget = detail::budget_defaults<Preset>();
     settings_of<typename Preset::retention> retention = detail::retention_defaults<Preset>();
     settings_of<typename Preset::position> position{};
 };

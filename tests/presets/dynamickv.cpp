@@ -399,6 +399,28 @@ TEST_CASE("compress_kv: voting heads decide for their layer, a table divides amo
     check_preset<kvtl::presets::compress_kv>(data, c, scores, by_lane, 160);
 }
 
+TEST_CASE("duo_attention: heads that retrieve keep the prompt, the others sinks and the latest") {
+    const drift data(model, 400, 28);
+    using cache_t = precise<kvtl::presets::duo_attention>;
+    auto c = sized<cache_t>(80, 8);
+    c.sink_tokens = 4;
+    c.retention.votes.assign(model.layers * model.query_heads, 0);
+    for (const std::size_t head : {1U, 3U, 4U, 22U})
+        c.retention.votes[head] = 1; // KV heads 0, 1, 2, 11 of 12
+    auto cache = open_cache<cache_t>(c);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, prompt, 70);
+    for (std::size_t lane = 0; lane < 12; ++lane) {
+        CAPTURE(lane);
+        const bool retrieves = lane < 3 || lane == 11;
+        tokens_t expected = naive::first(retrieves ? prompt : 4);
+        // 12 heads * 80 entries, less 4 whole prompts: 40 for each of the other 8, sinks included.
+        for (std::uint32_t t = prompt - 36; t < prompt && !retrieves; ++t) expected.push_back(t);
+        CHECK(kept(cache, seq, lane / 2, lane % 2) == expected);
+    }
+    for (std::size_t t = prompt; t < prompt + 5; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+}
+
 TEST_CASE("everything kept is dense attention") {
     const drift data(model, 400, 27);
     const auto run = [&]<class Preset>(Preset) {
@@ -416,6 +438,10 @@ TEST_CASE("everything kept is dense attention") {
     run(kvtl::presets::adakv{});
     run(kvtl::presets::pyramidkv{});
     run(kvtl::presets::layer_defensivekv{});
+    run(kvtl::presets::defensivekv_max{});
+    run(kvtl::presets::layer_defensivekv_mean{});
+    run(kvtl::presets::duo_attention{});
+    run(kvtl::presets::expected_attention_heads{});
 }
 
 } // namespace dynamickv_test

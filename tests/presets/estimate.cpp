@@ -16,6 +16,14 @@ TEST_CASE("dynakv_estimate with the budget for everything is dense attention ove
     kvtl_test::equals_dense<kvtl::dynakv_estimate>({.io = {.path = folder.file("a.kv")}});
 }
 
+TEST_CASE("dynakv_top_p with the share 1 is dynakv_estimate") {
+    const kvtl_test::scratch_folder folder;
+    kvtl::dynakv_top_p::config c;
+    c.io.path = folder.file("a.kv");
+    c.selector.p = 1;
+    kvtl_test::equals_dense<kvtl::dynakv_top_p>(c);
+}
+
 TEST_CASE("at a small budget the estimate is closer to dense attention than what dynakv reads") {
     const double without = kvtl_test::decode_error<kvtl::dynakv>();
     const double with = kvtl_test::decode_error<kvtl::dynakv_estimate>();

@@ -70,6 +70,8 @@ TEST_CASE("everything kept is dense attention") {
     };
     run(kvtl::presets::snapkv_group{});
     run(kvtl::presets::snapkv_qhead{});
+    run(kvtl::presets::expected_attention{});
+    run(kvtl::presets::r_kv{});
 }
 
 } // namespace snapkv_test

@@ -120,6 +120,7 @@ constexpr named typedefs[] = {
     TYPEDEF(cake),
     TYPEDEF(adakv),
     TYPEDEF(compress_kv),
+    TYPEDEF(duo_attention),
     TYPEDEF(defensivekv),
     TYPEDEF(layer_defensivekv),
     TYPEDEF(defensivekv_mean),

@@ -98,6 +98,7 @@ set(KVTL_PRESET_TABLE
     "dynamickv_qhead dynamickv eviction 'DynamicKV with a choice per query head'"
     "cake dynamickv eviction 'CAKE: each layer takes a share by its preference'"
     "compress_kv dynamickv eviction 'CompressKV: heads that retrieve vote, importance of layers found offline'"
+    "duo_attention dynamickv eviction 'DuoAttention: heads that retrieve keep the prompt, the others its ends'"
     "adakv dynamickv eviction 'Ada-KV: the heads of a layer compete'"
     "defensivekv dynamickv eviction 'DefensiveKV: by the most that any query would lose, heads compete'"
     "layer_defensivekv dynamickv eviction 'DefensiveKV with the heads of all layers competing'"

@@ -25,6 +25,9 @@
 //                      controls of DefensiveKV: its score with the mean of all losses, or the mean over the
 //                      window of the largest loss in the group, under its budgets.
 //   expected_attention_heads  expected_attention whose heads compete, as KVPress runs it; floor 0.2.
+//   duo_attention      DuoAttention: KV heads that retrieve keep the whole prompt, the others 64 sinks and their
+//                      latest entries. Votes are an input (retention.votes). keep_tokens is the mean over all
+//                      heads: with R of N heads that retrieve, R / N of the prompt, and the rest for the others.
 //   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget
 //                      among layers. Votes and table are inputs (retention.votes, budget.importance). Window
 //                      8.
@@ -37,6 +40,7 @@
 #include <kvtl/policies/budget_pyramid.hpp>
 #include <kvtl/policies/budget_table.hpp>
 #include <kvtl/policies/retain_mean_and_variance.hpp>
+#include <kvtl/policies/retain_streaming_heads.hpp>
 #include <kvtl/policies/retain_voting_heads.hpp>
 #include <kvtl/policies/retain_worst_case.hpp>
 #include <kvtl/presets/snapkv.hpp>
@@ -122,6 +126,15 @@ struct expected_attention_heads : expected_attention {
     using budget = head_adaptive<>;
 };
 
+struct duo_attention : full {
+    static constexpr std::string_view name = "duo_attention";
+    static constexpr std::uint32_t window_tokens = 8;
+    static constexpr std::uint32_t sink_tokens = 64;
+    using retention = drop<streaming_heads>;
+    using budget = progressive_heads;
+    static constexpr progressive_heads::config budget_config{.interval = 1024}; // when all layers are seen
+};
+
 struct compress_kv : full {
     static constexpr std::string_view name = "compress_kv";
     static constexpr std::uint32_t window_tokens = 8;
@@ -144,6 +157,7 @@ using defensivekv_max = kv_manager<presets::defensivekv_max>;
 using layer_defensivekv_mean = kv_manager<presets::layer_defensivekv_mean>;
 using layer_defensivekv_max = kv_manager<presets::layer_defensivekv_max>;
 using expected_attention_heads = kv_manager<presets::expected_attention_heads>;
+using duo_attention = kv_manager<presets::duo_attention>;
 using compress_kv = kv_manager<presets::compress_kv>;
 
 }} // namespace kvtl::v0
