@@ -12,6 +12,8 @@
 //                     also from the prompt, which comes in chunks as for h2o. Decided by measurement
 //                     (bench/results): an entry is active from 1e-3 of the attention on. The paper reports
 //                     1e-4, for caches of thousands of entries.
+//                     Half of the entries are the most recent ones, as in h2o: with a window of 8 its
+//                     divergence on text is 1.7 times as large.
 //
 // The headers of the scores (policies/retain_*.hpp) list the deviations.
 // SPDX-License-Identifier: MIT
@@ -47,7 +49,7 @@ struct tova : full {
 
 struct lazy_eviction : full {
     static constexpr std::string_view name = "lazy_eviction";
-    static constexpr std::uint32_t window_tokens = 8;
+    static constexpr std::uint32_t window_tokens = automatic;
     using retention = drop<recurrence>;
     static constexpr recurrence::config retention_config{.activity = 1e-3F};
 };
