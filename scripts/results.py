@@ -185,6 +185,22 @@ def claims(data, paper):
                  [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}](../log/{f}.md)" for f in c["log"])] for c in rows])
 
 
+def field(data, measure):
+    """What the field compares with: a line per preset and variant, with the columns that the rows name."""
+    lines, heads = {}, []
+    for r in data["field"]:
+        if r["measure"] != measure:
+            continue
+        cells = {r["column"]: f"{r['kl']:.4f}" if kind_of(r["task"]) == "text" else share(r)}
+        if measure == "top-p":
+            cells[f"{r['column']}, KiB/token"] = f"{r['read_bytes_per_token'] / 1024:.1f}"
+        heads += [h for h in cells if h not in heads]
+        lines.setdefault(line_of(r), {}).update(cells)
+    if not lines:
+        raise Wrong(f"field: no row of the measure '{measure}'")
+    return table(["preset"] + heads, [[f"`{name}`"] + [cells.get(h, "-") for h in heads] for name, cells in lines.items()])
+
+
 BLOCKS = {
     "leaderboard": leaderboard,
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
@@ -193,6 +209,8 @@ BLOCKS = {
     "least memory": least_memory,
     "step time": step_time,
     "whole caches runs": lambda d: runs(d, "whole_caches"),
+    **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p")},
+    "field runs": lambda d: runs(d, "field"),
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
 }
 
