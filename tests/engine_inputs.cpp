@@ -66,7 +66,7 @@ TEST_CASE("a preset needs the union, and the first input that is missing is name
          {std::pair{engine_input::q, "q"}, std::pair{engine_input::k, "k"}, std::pair{engine_input::v, "v"},
           std::pair{engine_input::k_pre, "k_pre"}, std::pair{engine_input::x, "x"},
           std::pair{engine_input::probe, "probe"}, std::pair{engine_input::external, "external"},
-          std::pair{engine_input::calibration, "calibration"}})
+          std::pair{engine_input::calibration, "calibration"}, std::pair{engine_input::chosen, "chosen"}})
         CHECK(std::string(missing_input(one, engine_input::nothing)) == name);
 }
 

@@ -68,11 +68,14 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     static_assert(std::is_constructible_v<tensor_span, std::span<E>>);
     static_assert(!std::is_constructible_v<tensor_span, const std::vector<E>&>); // nobody could write there
     static_assert(!std::is_constructible_v<tensor_span, std::vector<E>>);        // nobody could read it
-    const layer_input in{.k = all, .v = {data.data() + 6, 6}};
+    const std::vector<std::uint32_t> chosen = {1, 2, 3, 4, 5, 6};
+    const layer_input in{.k = all, .v = {data.data() + 6, 6}, .chosen = chosen};
     const layer_input rows = in.rows(1, 2, 3); // of three tokens the last two
     CHECK(rows.k.size() == 8);
     CHECK(rows.k.visit([](const auto* p) { return to_float(p[0]); }) == 4.0F);
     CHECK(rows.v.visit([](const auto* p) { return to_float(p[0]); }) == 8.0F);
+    CHECK(rows.chosen.size() == 4);
+    CHECK(rows.chosen[0] == 3);
 }
 
 TEST_CASE("rows_view: a slice knows how many rows are behind it") {

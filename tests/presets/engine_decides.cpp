@@ -202,6 +202,42 @@ TEST_CASE("chosen_blocks: a draft of several tokens names blocks for each") {
         }
 }
 
+TEST_CASE("chosen_blocks: rows of a batch name blocks for each sequence") {
+    const drift data(small, 300, 94);
+    auto one = open_cache<blocks_cache>([] {
+        auto c = blocks(0, 1);
+        c.max_sequences = 2;
+        return c;
+    }());
+    auto other = open_cache<blocks_cache>(blocks(0, 1));
+    const auto a = *one.begin(), b = *one.begin(), single = *other.begin();
+    for (const auto seq : {a, b}) feed_prompt(one, seq, data, prompt);
+    feed_prompt(other, single, data, prompt);
+    const auto in = data.input(0, prompt, 1);
+    const auto twice = [](const auto& x) {
+        std::vector<float> both(x.floats().begin(), x.floats().end());
+        both.insert(both.end(), x.floats().begin(), x.floats().end());
+        return both;
+    };
+    const auto q = twice(in.q), k = twice(in.k), v = twice(in.v);
+    const std::vector<std::uint32_t> named = {6, 5, 2, 3}; // (sequences, heads, 1)
+    const kvtl::batch_part parts[] = {{.seq = a}, {.seq = b}};
+    std::vector<float> out(2 * data.query_floats()), exact_one(data.query_floats());
+    kvtl::layer_input batch{.q = q, .k = k, .v = v};
+    batch.chosen = std::span(named).first(3);
+    const kvtl::status refused = one.forward(parts, 0, batch, out);
+    CHECK(refused.code() == kvtl::errc::invalid_argument);
+    CHECK(std::string(refused.what()).find("chosen has 3 numbers") != std::string::npos);
+    CHECK(one.tokens(a, 0) == prompt);
+    batch.chosen = named;
+    require_ok(one.forward(parts, 0, batch, out));
+    auto alone = in;
+    alone.chosen = std::span(named).subspan(2);
+    require_ok(other.attend(single, 0, alone, exact_one));
+    CHECK(std::equal(exact_one.begin(), exact_one.end(), &out[data.query_floats()]));
+    CHECK_FALSE(std::equal(exact_one.begin(), exact_one.end(), out.begin()));
+}
+
 TEST_CASE("chosen_blocks: numbers that cannot be are refused, and the cache stays as it was") {
     const drift data(small, 300, 93);
     auto cache = open_cache<blocks_cache>(blocks(0, 2));

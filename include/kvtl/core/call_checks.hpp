@@ -170,6 +170,7 @@ template <element E> struct call_checks {
         if (status s = rows("v", in.v.size(), key_floats, false); !s) return s;
         if (status s = rows("q", in.q.size(), query_floats, true); !s) return s;
         if (status s = rows("out", out.size(), query_floats, true); !s) return s;
+        if (status s = rows("chosen", in.chosen.size(), in.chosen.size() / tokens, true); !s) return s;
         return rows("lse", in.lse.size(), query_heads, true);
     }
     [[nodiscard]] status room(const char* call, std::size_t have, std::size_t more) const noexcept {
