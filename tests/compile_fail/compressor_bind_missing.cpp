@@ -1,7 +1,7 @@
 // A codec that says it is calibrated must take its calibration.
 // expect-error: \[kvtl\] compressor::state: calibrated needs noexcept bind
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 struct unbound : kvtl::int8_row<> {

@@ -1,7 +1,7 @@
 // Entries that are merged must be plain rows.
 // expect-error: \[kvtl\] compressor: the retention merges kept rows, which in memory must be
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/presets/merging.hpp>
 
 struct bad : kvtl::presets::d2o {

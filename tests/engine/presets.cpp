@@ -177,7 +177,8 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
             // Entries of signed bytes move logits by some tenths, 4 bits by more, and 2 bits may derail the text. The
             // prompt itself is attended as it came.
             const bool bytes = policy.ends_with("_int8"),
-                       bits = policy.ends_with("_int4") || policy.ends_with("_k8v4");
+                       bits = policy.ends_with("_int4") || policy.ends_with("_k8v4") ||
+                              policy.ends_with("_fp8");
             const float near = policy.ends_with("_int2") ? 20.0F : bits ? 3.0F : bytes ? 1.0F : 4e-2F;
             for (std::size_t i = 0; i < greedy.size(); ++i) {
                 if (margin[i] > near) CHECK(highest(logits, 1)[0].first == greedy[i]);

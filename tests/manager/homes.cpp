@@ -2,7 +2,7 @@
 // storage choose and attend the same, and memory holds what storage then need not.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_fixed_groups.hpp>
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/policies/compress_keys_in_memory.hpp>
 #include <kvtl/policies/index_stored_keys.hpp>
 #include <kvtl/policies/retain_drop.hpp>

@@ -3,7 +3,7 @@
 // size (int8_row), and with ragged ones, some of which every encoding wears.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>

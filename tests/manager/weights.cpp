@@ -2,7 +2,7 @@
 // sinks, while it waits, and in units and groups, after every move.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 

@@ -1,6 +1,6 @@
 // keys_in_memory: another codec to the bit, which says where its keys live; and the granule's promises.
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/policies/compress_keys_in_memory.hpp>
 #include <kvtl/policies/compress_raw.hpp>
 

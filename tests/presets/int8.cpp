@@ -1,4 +1,4 @@
-// Presets of int8_row: with everything attended they are dense attention within the codec's error, they store
+// Presets of int8_row and fp8_row: with everything attended they are dense attention within the codec's error, they store
 // half of the bytes, and what moves between pages is never encoded again.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/int8.hpp>
@@ -23,6 +23,8 @@ using kvswap = in_ram<kvtl::presets::kvswap_int8>;
 
 /// Logits of some tens, keys of a few: half a code of a key moves a logit by some hundredths.
 constexpr double coded = 0.15;
+/// Half a step of E4M3 is nine times as large where numbers are largest.
+constexpr double coarse = 1.0;
 
 /// One sequence; what it wrote and how far it was from dense attention.
 struct outcome {
@@ -54,6 +56,15 @@ TEST_CASE("full_int8 is dense attention within the codec's error") {
     kvtl_test::equals_dense<kvtl::full_int8>({}, coded);
 }
 
+TEST_CASE("presets of 8-bit floats are dense attention within the codec's error, which is larger") {
+    kvtl_test::equals_dense<cache_of<in_ram<kvtl::presets::dynakv_fp8>>>({}, coarse);
+    kvtl_test::equals_dense<kvtl::full_fp8>({}, coarse);
+    const outcome floats = run<kvtl::presets::full_fp8>({}, 400, 60),
+                  bytes = run<kvtl::presets::full_int8>({}, 400, 60);
+    CHECK(floats.error > bytes.error);
+    CHECK(floats.stats.chosen_bytes == bytes.stats.chosen_bytes);
+}
+
 TEST_CASE("kvswap_int8 is dense attention within the codec's error") {
     const kvtl::shape shape{2, 4, 2, 64};
     std::vector<float> adapter;
@@ -69,16 +80,16 @@ TEST_CASE("kvswap_int8 is dense attention within the codec's error") {
     REQUIRE(out.write(c.calibration));
     c.index.rank = 32;
     c.engine_inputs = c.engine_inputs | kvtl::engine_input::calibration;
-    const outcome coarse = run<kvswap>(c, 300, 60);
+    const outcome bytes = run<kvswap>(c, 300, 60);
     std::filesystem::remove(c.calibration);
-    CHECK(coarse.error < coded);
-    CHECK(coarse.error > exact); // bytes were attended, not rows
+    CHECK(bytes.error < coded);
+    CHECK(bytes.error > exact); // bytes were attended, not rows
 }
 
 TEST_CASE("snapkv_int8 that may keep everything is dense attention within the codec's error") {
-    const outcome coarse = run<kvtl::presets::snapkv_int8>({}, 400, 60);
-    CHECK(coarse.error < coded);
-    CHECK(coarse.error > exact);
+    const outcome bytes = run<kvtl::presets::snapkv_int8>({}, 400, 60);
+    CHECK(bytes.error < coded);
+    CHECK(bytes.error > exact);
 }
 
 TEST_CASE_TEMPLATE("entries are counted, written and kept as records", P, dynakv, kvtl::presets::full_int8,

@@ -149,6 +149,8 @@ constexpr named typedefs[] = {
     TYPEDEF(snapkv_int8),
     TYPEDEF(dynakv_int8),
     TYPEDEF(kvswap_int8),
+    TYPEDEF(full_fp8),
+    TYPEDEF(dynakv_fp8),
     TYPEDEF(full_k8v4),
     TYPEDEF(full_int4),
     TYPEDEF(full_int2),

@@ -35,6 +35,9 @@ set(KVTL_PRESET_TABLE
     "snapkv_int8 int8 composition 'SnapKV, what it keeps as signed bytes'"
     "dynakv_int8 int8 composition 'DynaKV over signed bytes'"
     "kvswap_int8 int8 composition 'KVSwap over signed bytes'"
+    # Entries as 8-bit floats
+    "full_fp8 int8 compression 'everything attended, as 8-bit floats with a scale per row'"
+    "dynakv_fp8 int8 composition 'DynaKV over 8-bit floats'"
     # Entries of 4 bits, or of 8 bits for keys and 4 for values
     "full_k8v4 low_bits compression 'everything attended, keys of 8 bits and values of 4'"
     "full_int4 low_bits compression 'everything attended, 4 bits with a scale per 32 numbers'"

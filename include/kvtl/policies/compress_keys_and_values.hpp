@@ -7,7 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/policies/compress_int_group.hpp>
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/policies/index_no_index.hpp>
 #include <kvtl/policies/select_error_price.hpp>

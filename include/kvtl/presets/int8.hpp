@@ -1,4 +1,4 @@
-// Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp). They take
+// Presets whose stored entries are bytes, signed or E4M3, with one scale per row (compress_byte_row.hpp). They take
 // half of the bytes of 16-bit entries: on storage, in memory and in the reads of every step. Window, sinks
 // and pending entries stay 16-bit. Rows that retention keeps in memory (snapkv_int8) are bytes from the
 // start, also in chunks of a prompt before the last one.
@@ -7,10 +7,12 @@
 //   snapkv_int8  snapkv_group, with all entries as bytes.
 //   dynakv_int8  dynakv with clusters of bytes: a page has twice the entries.
 //   kvswap_int8  kvswap with groups of bytes.
+//   full_fp8     full_int8 with bytes of E4M3: smaller errors of small numbers, larger errors of large ones.
+//   dynakv_fp8   dynakv_int8 with bytes of E4M3.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/kvswap.hpp>
@@ -42,11 +44,23 @@ struct kvswap_int8 : kvswap {
     using compressor = int8_row<>;
 };
 
+struct full_fp8 : full_int8 {
+    static constexpr std::string_view name = "full_fp8";
+    using compressor = fp8_row<>;
+};
+
+struct dynakv_fp8 : dynakv_int8 {
+    static constexpr std::string_view name = "dynakv_fp8";
+    using compressor = fp8_row<>;
+};
+
 } // namespace presets
 
 using full_int8 = kv_manager<presets::full_int8>;
 using snapkv_int8 = kv_manager<presets::snapkv_int8>;
 using dynakv_int8 = kv_manager<presets::dynakv_int8>;
 using kvswap_int8 = kv_manager<presets::kvswap_int8, engine_inputs_for<presets::kvswap_int8>>;
+using full_fp8 = kv_manager<presets::full_fp8>;
+using dynakv_fp8 = kv_manager<presets::dynakv_fp8>;
 
 }} // namespace kvtl::v0

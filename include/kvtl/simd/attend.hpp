@@ -287,6 +287,7 @@ KVTL_SUMS_OF(float)
 KVTL_SUMS_OF(f16)
 KVTL_SUMS_OF(bf16)
 KVTL_SUMS_OF(std::int8_t)
+KVTL_SUMS_OF(e4m3)
 #undef KVTL_SUMS_OF
 #undef KVTL_SUMS
 #define KVTL_ATTEND(E)                                                                                       \

@@ -1,12 +1,15 @@
-// Compressor: signed bytes with one scale per row, symmetric around zero.
+// Compressor: codes of one byte with one scale per row: signed bytes, or E4M3 floats.
 //
-// What:   number d of a row is code[d] * scale, scale = largest magnitude / 127. Inner products and weighted
-//         sums are computed from the codes in registers. The scale is applied once per row: to the logit of a
-//         key and to the weight of a value.
+// What:   number d of a row is code[d] * scale, scale = largest magnitude / the largest code. Signed bytes have equal
+//         steps. E4M3 has steps of an eighth of the power of two below the number: small numbers of a row keep three
+//         bits. Inner products and weighted sums are computed from the codes in registers. The scale is applied once
+//         per row: to the logit of a key and to the weight of a value.
 // Record: for each KV head of the lane a scale (f32), then D codes, padded to a multiple of 4 bytes. Keys and
 //         values alike: D + 4 bytes instead of 2 D.
-// Error:  half a code, 0.4 % of the row's largest magnitude, plus the rounding to Plain if rows are decoded.
+// Error:  half a step: 0.4 % of the row's largest magnitude (signed bytes) or 3.6 % (E4M3; 6.3 % of a number, but not
+//         less than 2^-18 / 1.75 of the largest magnitude), plus the rounding to Plain if rows are decoded.
 // Cost:   attention reads half of the bytes of f16; encoding reads a row twice.
+// Source: E4M3: "FP8 Formats for Deep Learning" (Micikevicius et al. 2022, section 3), with its scale per row.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,15 +22,16 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Plain: what window, sinks and waiting entries are.
-template <element Plain = f16> struct int8_row {
-    static constexpr std::string_view name = "int8_row";
+/// Code: std::int8_t or simd::e4m3. Plain: what window, sinks and waiting entries are.
+template <simd::byte_code Code, element Plain = f16> struct byte_row {
+    static constexpr bool floating = std::same_as<Code, simd::e4m3>;
+    static constexpr std::string_view name = floating ? "fp8_row" : "int8_row";
     using plain_type = Plain;
     static constexpr key_domain domain = key_domain::post_rope;
     static constexpr std::uint32_t granule = 1;
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = false;
-    static constexpr double relative_error = 0.5 / 127 + (std::same_as<Plain, bf16> ? 0x1p-8 : 0x1p-11);
+    static constexpr double relative_error = (floating ? 16.0 / 448 : 0.5 / 127) + (std::same_as<Plain, bf16> ? 0x1p-8 : 0x1p-11);
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
@@ -87,18 +91,18 @@ template <element Plain = f16> struct int8_row {
 
       private:
         [[nodiscard]] std::uint32_t row_bytes() const noexcept { return shape_.heads * head_bytes_; }
-        [[nodiscard]] static std::int8_t* codes(std::byte* of_head) noexcept {
-            return reinterpret_cast<std::int8_t*>(of_head + sizeof(float));
+        [[nodiscard]] static Code* codes(std::byte* of_head) noexcept {
+            return reinterpret_cast<Code*>(of_head + sizeof(float));
         }
-        [[nodiscard]] static const std::int8_t* codes(const std::byte* of_head) noexcept {
-            return reinterpret_cast<const std::int8_t*>(of_head + sizeof(float));
+        [[nodiscard]] static const Code* codes(const std::byte* of_head) noexcept {
+            return reinterpret_cast<const Code*>(of_head + sizeof(float));
         }
         [[nodiscard]] static float scale(const std::byte* of_head) noexcept {
             float x = 0;
             std::memcpy(&x, of_head, sizeof x);
             return x;
         }
-        [[nodiscard]] rows_view<std::int8_t> codes_of(const records_view& records,
+        [[nodiscard]] rows_view<Code> codes_of(const records_view& records,
                                                       std::uint32_t head) const noexcept {
             return {codes(records.data + std::size_t{head} * head_bytes_), records.count, shape_.dim,
                     records.stride};
@@ -113,5 +117,8 @@ template <element Plain = f16> struct int8_row {
         std::uint32_t head_bytes_ = 0;
     };
 };
+
+template <element Plain = f16> using int8_row = byte_row<std::int8_t, Plain>;
+template <element Plain = f16> using fp8_row = byte_row<simd::e4m3, Plain>;
 
 }} // namespace kvtl::v0
