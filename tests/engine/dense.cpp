@@ -136,10 +136,11 @@ struct scene {
 double tolerance_of(std::string_view policy, double otherwise = exact) {
     if (std::find(std::begin(low_rank), std::end(low_rank), policy) != std::end(low_rank)) return 5e-2;
     if (policy.find("_int8") != std::string_view::npos || policy == "kvtl_best") return 0.15;
-    if (policy.ends_with("_k8v4")) return 0.5;
-    if (policy.ends_with("_fp8")) return 1.0;
-    if (policy.ends_with("_int4")) return 1.5;
-    if (policy.ends_with("_int2")) return 4.0;
+    const auto has = [policy](std::string_view part) { return policy.find(part) != std::string_view::npos; };
+    if (has("_k8v4")) return 0.5;
+    if (has("_fp8")) return 1.0;
+    if (has("_int4") || policy == "kivi_4") return 1.5;
+    if (has("_int2") || policy == "kivi_2") return 4.0;
     return policy.starts_with("shadowkv") ? 5e-2 : otherwise;
 }
 void play(std::string_view policy, const scene& s) {

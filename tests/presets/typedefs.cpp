@@ -14,6 +14,7 @@
 #include <kvtl/presets/infinigen.hpp>
 #include <kvtl/presets/infllm.hpp>
 #include <kvtl/presets/int8.hpp>
+#include <kvtl/presets/kivi.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
@@ -158,6 +159,12 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_k8v4),
     TYPEDEF(kvswap_int4),
     TYPEDEF(flexgen_int4),
+    TYPEDEF(full_k8v4_rotated),
+    TYPEDEF(full_int4_rotated),
+    TYPEDEF(full_int2_rotated),
+    TYPEDEF(dynakv_int4_rotated),
+    TYPEDEF(kivi_4),
+    TYPEDEF(kivi_2),
     TYPEDEF(dynakv_two_level),
     TYPEDEF(dynakv_two_level_int8),
     TYPEDEF(no_cluster),

@@ -46,6 +46,14 @@ set(KVTL_PRESET_TABLE
     "dynakv_k8v4 low_bits composition 'DynaKV over keys of 8 bits and values of 4'"
     "kvswap_int4 low_bits composition 'KVSwap over 4 bits'"
     "flexgen_int4 low_bits composition 'FlexGen over 4 bits'"
+    # The same, rotated by a Hadamard matrix per head before
+    "full_k8v4_rotated low_bits compression 'full_k8v4 with keys and values rotated per head'"
+    "full_int4_rotated low_bits compression 'full_int4 with keys and values rotated per head'"
+    "full_int2_rotated low_bits compression 'full_int2 with keys and values rotated per head'"
+    "dynakv_int4_rotated low_bits composition 'DynaKV over 4 bits, rotated per head'"
+    # Keys by channel, values by token
+    "kivi_4 kivi compression 'KIVI: 4 bits, keys by channel and values by token, everything attended'"
+    "kivi_2 kivi compression 'KIVI with 2 bits'"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank compression 'each row with the smallest rank that keeps 95 % of its energy'"
     "dynakv_lr low_rank compression 'DynaKV token-wise: each row with the rank that a trained gate gives it'"

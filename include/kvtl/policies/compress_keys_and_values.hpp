@@ -3,12 +3,14 @@
 // What:   keys take more bits than values for the same quality of attention, because an error of a key changes all weights.
 //         `k8v4` has keys of 8 bits with a scale per row, and values of 4 bits with a step per group of 32.
 // Record: the key's record of `Keys`, the value's record of `Values`.
-// Limits: codecs of single entries with records of one size, keys after RoPE, and no tables of their own.
+// Limits: codecs of single entries with records of one size, keys after RoPE, no tables of their own and no rule about
+//         units. To keep the keys in memory, wrap the whole: keys_in_memory<keys_and_values<..>>.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/compress_byte_row.hpp>
 #include <kvtl/policies/compress_int_group.hpp>
+#include <kvtl/policies/support/codec_name.hpp>
 
 #include <algorithm>
 #include <string_view>
@@ -18,19 +20,19 @@ namespace kvtl { inline namespace v0 {
 template <class Keys, class Values> struct keys_and_values {
     static_assert(std::same_as<typename Keys::plain_type, typename Values::plain_type>,
                   "[kvtl] keys_and_values: two codecs with the same plain_type");
-    static_assert(Keys::granule == 1 && Values::granule == 1 && !Keys::ragged && !Values::ragged &&
-                      Keys::domain == key_domain::post_rope && !detail::codec_per_lane<Keys>() &&
-                      !detail::codec_per_lane<Values>() && !detail::codec_shares<Keys>() &&
-                      !detail::codec_shares<Values>(),
-                  "[kvtl] keys_and_values: two codecs of single entries after RoPE, with records of one size "
-                  "and no tables");
-    static constexpr std::string_view name = "keys_and_values";
+    static_assert(holds(detail::codec_is_plain<Keys>) && holds(detail::codec_is_plain<Values>),
+                  "[kvtl] keys_and_values: two codecs of single entries after RoPE, with records of one size, no "
+                  "tables and no rule about units");
+    static constexpr std::string_view outer_name = "keys_and_values";
+    static constexpr std::string_view name = detail::codec_name<keys_and_values, Keys, Values>::value;
     using plain_type = typename Keys::plain_type;
     static constexpr key_domain domain = Keys::domain;
     static constexpr std::uint32_t granule = 1;
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = Keys::rows_are_records && Values::rows_are_records;
     static constexpr double relative_error = std::max(Keys::relative_error, Values::relative_error);
+    static constexpr bool layer_wide_only = kvtl::layer_wide_only<Keys>() || kvtl::layer_wide_only<Values>();
+    static constexpr engine_input needs = needs_of<Keys>() | needs_of<Values>();
     struct config {
         typename Keys::config keys{};
         typename Values::config values{};
@@ -70,6 +72,14 @@ template <class Keys, class Values> struct keys_and_values {
         void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
                    std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
             keys_.score(q, q_stride, group, keys, head, out, out_stride);
+        }
+        void score_run(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                       std::uint32_t head, float* out, std::size_t out_stride) const noexcept
+            requires requires(const typename Keys::state& s) {
+                s.score_run(q, q_stride, group, keys, head, out, out_stride);
+            }
+        {
+            keys_.score_run(q, q_stride, group, keys, head, out, out_stride);
         }
         void accumulate(const float* weight, std::size_t group, const records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {

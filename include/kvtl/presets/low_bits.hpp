@@ -1,5 +1,5 @@
 // Presets whose stored entries take 4 bits a number, or 8 for keys and 4 for values (compress_int_group.hpp,
-// compress_keys_and_values.hpp). Window, sinks and pending entries stay 16-bit, as in int8.hpp. Errors of
+// compress_keys_and_values.hpp, compress_rotated.hpp). Window, sinks and pending entries stay 16-bit, as in int8.hpp. Errors of
 // keys change the weights of attention, errors of values only the sum; so k8v4 is the safer one.
 //
 //   full_k8v4     everything is attended: the last 32 entries as 16-bit rows, all older ones in codes.
@@ -10,10 +10,14 @@
 //   kvswap_int4   kvswap with groups of 4 bits.
 //   flexgen_int4  flexgen with groups of 4 bits. The paper's groups (section 5) are those of compressor.group_numbers = 64 and
 //                 compressor.zero_point = true.
+//   full_k8v4_rotated, full_int4_rotated, full_int2_rotated, dynakv_int4_rotated
+//                 the same, with keys and values rotated by a Hadamard matrix per head before they become codes: for models
+//                 whose keys have channels of large numbers. head_dim must be a multiple of 8.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/compress_keys_and_values.hpp>
+#include <kvtl/policies/compress_rotated.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/kvswap.hpp>
@@ -60,6 +64,26 @@ struct flexgen_int4 : flexgen {
     using compressor = int4_group<>;
 };
 
+struct full_k8v4_rotated : full_k8v4 {
+    static constexpr std::string_view name = "full_k8v4_rotated";
+    using compressor = rotated<k8v4<float>>;
+};
+
+struct full_int4_rotated : full_int4 {
+    static constexpr std::string_view name = "full_int4_rotated";
+    using compressor = rotated<int4_group<float>>;
+};
+
+struct full_int2_rotated : full_int2 {
+    static constexpr std::string_view name = "full_int2_rotated";
+    using compressor = rotated<int2_group<float>>;
+};
+
+struct dynakv_int4_rotated : dynakv {
+    static constexpr std::string_view name = "dynakv_int4_rotated";
+    using compressor = rotated<int4_group<float>>;
+};
+
 } // namespace presets
 
 using full_k8v4 = kv_manager<presets::full_k8v4>;
@@ -69,5 +93,9 @@ using snapkv_int4 = kv_manager<presets::snapkv_int4>;
 using dynakv_k8v4 = kv_manager<presets::dynakv_k8v4>;
 using kvswap_int4 = kv_manager<presets::kvswap_int4, engine_inputs_for<presets::kvswap_int4>>;
 using flexgen_int4 = kv_manager<presets::flexgen_int4>;
+using full_k8v4_rotated = kv_manager<presets::full_k8v4_rotated>;
+using full_int4_rotated = kv_manager<presets::full_int4_rotated>;
+using full_int2_rotated = kv_manager<presets::full_int2_rotated>;
+using dynakv_int4_rotated = kv_manager<presets::dynakv_int4_rotated>;
 
 }} // namespace kvtl::v0

@@ -168,6 +168,14 @@ template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
 template <class Compressor> [[nodiscard]] consteval bool codec_per_lane() {
     return calibrated_kinds<Compressor>() != 0 || codec_fits_lanes<Compressor>();
 }
+/// A codec that another codec may be made of: nothing but its config and the shape decides how it encodes one entry, and
+/// it has no rule about lanes or units.
+template <class Compressor>
+concept codec_is_plain = Compressor::granule == 1 && !Compressor::ragged &&
+                         Compressor::domain == key_domain::post_rope && !codec_per_lane<Compressor>() &&
+                         !codec_shares<Compressor>() && !codec_keeps_keys<Compressor>() && !requires {
+    &Compressor::state::check_units;
+};
 
 } // namespace detail
 
