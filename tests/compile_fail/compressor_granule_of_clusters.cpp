@@ -2,13 +2,11 @@
 // expect-error: \[kvtl\] compressor: keys that are kept apart from values, records that several entries share, and codecs that
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
-#include <kvtl/presets/int8.hpp>
+#include <kvtl/policies/compress_channel_group.hpp>
+#include <kvtl/presets/dynakv.hpp>
 
-struct pairs : kvtl::int8_row<> {
-    static constexpr std::uint32_t granule = 2;
-};
 struct bad : kvtl::presets::dynakv {
-    using compressor = pairs;
+    using compressor = kvtl::int4_channel_group<>;
 };
 
 template class kvtl::kv_manager<bad>;

@@ -176,7 +176,9 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
             const auto margin = prompt.at("margin32").get<std::vector<float>>();
             // Entries of signed bytes move logits by some tenths, 4 bits by more, and 2 bits may derail the text. The
             // prompt itself is attended as it came.
-            const auto has = [&](std::string_view part) { return policy.find(part) != std::string_view::npos; };
+            const auto has = [&](std::string_view part) {
+                return policy.find(part) != std::string_view::npos;
+            };
             const bool bytes = policy.ends_with("_int8"),
                        bits = has("_int4") || has("_k8v4") || has("_fp8") || policy == "kivi_4",
                        two = has("_int2") || policy == "kivi_2";

@@ -13,8 +13,7 @@ TEST_CASE_TEMPLATE("codes by channel keep to the compressor's contract", P, int4
                    int4_channel_group<f16>, int4_channel_group<bf16>, int2_channel_group<float>,
                    int2_channel_group<f16>) {
     kvtl_test::compressor_contract<P>();
-    kvtl_test::compressor_contract<P>(
-        [](const record_shape& s) { return typename P::state({64}, s); });
+    kvtl_test::compressor_contract<P>([](const record_shape& s) { return typename P::state({64}, s); });
 }
 
 TEST_CASE("a record has a step, a middle and 32 codes of each channel, and 32 values") {
@@ -45,7 +44,8 @@ TEST_CASE("every number of a key lies within half a step of its channel's range"
             error = std::max(error, std::fabs(static_cast<double>(back[i * width + c]) - x));
         }
         // 15 steps from the least to the most, and the middle is a bf16.
-        CHECK(error <= 0.5 * (most - least) / 15 * 1.02 + 0x1p-8 * std::max(std::fabs(least), std::fabs(most)));
+        CHECK(error <=
+              0.5 * (most - least) / 15 * 1.02 + 0x1p-8 * std::max(std::fabs(least), std::fabs(most)));
         CHECK(error > 0);
     }
 }

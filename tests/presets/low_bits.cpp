@@ -1,4 +1,4 @@
-// Presets of int4_group, int2_group and k8v4: with everything attended they are dense attention within the codec's error, they
+// Presets of int4_group, int2_group and k8v4, rotated and not: with everything attended they are dense attention within the codec's error, they
 // store records of the codec's size, and a group size that no codec has is refused.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/int8.hpp>
@@ -54,6 +54,9 @@ TEST_CASE("presets of low bits are dense attention within the codec's error") {
     check(run<kvtl::presets::full_int4>(400, 60).error, int4);
     check(run<kvtl::presets::snapkv_int4>(400, 60).error, int4);
     check(run<in_ram<kvtl::presets::flexgen_int4>>(400, 60).error, int4);
+    check(run<kvtl::presets::full_k8v4_rotated>(400, 60).error, k8v4);
+    check(run<kvtl::presets::full_int4_rotated>(400, 60).error, int4);
+    check(run<in_ram<kvtl::presets::dynakv_int4_rotated>>(400, 60).error, int4);
 }
 
 TEST_CASE("fewer bits are further from dense attention") {
@@ -64,6 +67,10 @@ TEST_CASE("fewer bits are further from dense attention") {
     CHECK(bytes < mixed);
     CHECK(mixed < four);
     CHECK(four < two);
+    CHECK(run<kvtl::presets::full_k8v4_rotated>(400, 60).error <
+          run<kvtl::presets::full_int4_rotated>(400, 60).error);
+    CHECK(run<kvtl::presets::full_int4_rotated>(400, 60).error <
+          run<kvtl::presets::full_int2_rotated>(400, 60).error);
 }
 
 TEST_CASE("entries are counted, written and kept as records") {
@@ -73,6 +80,8 @@ TEST_CASE("entries are counted, written and kept as records") {
     part(run<kvtl::presets::full_k8v4>(600, 100), run<plain<kvtl::presets::full_k8v4>>(600, 100), 68 + 36);
     part(run<kvtl::presets::full_int4>(600, 100), run<plain<kvtl::presets::full_int4>>(600, 100), 36 + 36);
     part(run<kvtl::presets::full_int2>(600, 100), run<plain<kvtl::presets::full_int2>>(600, 100), 20 + 20);
+    part(run<kvtl::presets::full_int4_rotated>(600, 100), run<plain<kvtl::presets::full_int4>>(600, 100),
+         36 + 36);
     const outcome codes = run<in_ram<kvtl::presets::dynakv_k8v4>>(600, 100),
                   rows = run<in_ram<plain<kvtl::presets::dynakv_k8v4>>>(600, 100);
     part(codes, rows, 68 + 36);
@@ -96,6 +105,18 @@ TEST_CASE("settings reach the codec, and a group of another size is refused when
     const auto opened = cache_type::open(c);
     REQUIRE(!opened);
     CHECK(opened.error().message == "compressor.group_numbers is 48; valid: 32 or 64");
+}
+
+TEST_CASE("a head size without blocks to rotate is refused when the cache is opened") {
+    using cache_type = cache_of<kvtl::presets::full_int4_rotated>;
+    typename cache_type::config c;
+    c.shape = {1, 4, 2, 60};
+    c.max_tokens = 64;
+    c.memory_bytes = std::size_t{16} << 20;
+    const auto opened = cache_type::open(c);
+    REQUIRE(!opened);
+    CHECK(opened.error().message ==
+          "shape.head_dim is 60; valid for rotated entries: a multiple of 8, at most 512");
 }
 
 } // namespace low_bits_test

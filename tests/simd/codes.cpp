@@ -20,7 +20,8 @@ namespace {
 double by_definition(unsigned bits) {
     const double sign = (bits & 0x80U) != 0 ? -1 : 1, mantissa = bits & 7U;
     const int exponent = static_cast<int>(bits >> 3 & 15U);
-    return sign * (exponent == 0 ? std::ldexp(mantissa / 8, -6 - 8) : std::ldexp(1 + mantissa / 8, exponent - 7 - 8));
+    return sign * (exponent == 0 ? std::ldexp(mantissa / 8, -6 - 8)
+                                 : std::ldexp(1 + mantissa / 8, exponent - 7 - 8));
 }
 simd::e4m3 code_of(unsigned bits) {
     return {static_cast<std::uint8_t>(bits)};
@@ -68,10 +69,12 @@ TEST_CASE("a number becomes the nearest code of E4M3, of two the even one, and a
     }
     oracle::generator random(3);
     for (int i = 0; i < 2000; ++i) {
-        const auto x = static_cast<float>(std::ldexp(random.uniform() + 1, -static_cast<int>(random.below(20))));
+        const auto x =
+            static_cast<float>(std::ldexp(random.uniform() + 1, -static_cast<int>(random.below(20))));
         const double got = by_definition(simd::to_code<simd::e4m3>(x).bits);
         double least = 9;
-        for (const double number : numbers) least = std::min(least, std::fabs(number - static_cast<double>(x)));
+        for (const double number : numbers)
+            least = std::min(least, std::fabs(number - static_cast<double>(x)));
         CHECK(std::fabs(got - static_cast<double>(x)) == least);
     }
 }
@@ -92,7 +95,8 @@ TEST_CASE_TEMPLATE("inner products with codes", Code, std::int8_t, simd::e4m3) {
     }
 }
 
-TEST_CASE_TEMPLATE("scores and sums of rows of codes, for whole groups of queries", Code, std::int8_t, simd::e4m3) {
+TEST_CASE_TEMPLATE("scores and sums of rows of codes, for whole groups of queries", Code, std::int8_t,
+                   simd::e4m3) {
     oracle::generator random(9);
     for (const std::size_t dim : {1U, 7U, 8U, 50U, 64U, 80U, 96U, 128U, 131U})
         for (const std::size_t group : {1U, 3U, 4U, 7U})

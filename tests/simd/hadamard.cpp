@@ -15,7 +15,8 @@ namespace simd_hadamard_test {
 using namespace kvtl;
 
 TEST_CASE("a row is rotated block by block as the definition has it, and nothing behind it is written") {
-    for (const std::size_t dim : {1U, 2U, 3U, 4U, 8U, 12U, 24U, 50U, 56U, 64U, 80U, 96U, 120U, 128U, 160U, 256U, 512U}) {
+    for (const std::size_t dim :
+         {1U, 2U, 3U, 4U, 8U, 12U, 24U, 50U, 56U, 64U, 80U, 96U, 120U, 128U, 160U, 256U, 512U}) {
         CAPTURE(dim);
         const std::size_t block = simd::hadamard_block(dim);
         CHECK(dim % block == 0);
@@ -36,7 +37,8 @@ TEST_CASE("a row is rotated block by block as the definition has it, and nothing
         }
         CHECK(error.value() <= 4e-6);
         simd::hadamard(y.data(), dim);
-        for (std::size_t i = 0; i < dim; ++i) error.see(static_cast<double>(y[i]) - static_cast<double>(x[i]));
+        for (std::size_t i = 0; i < dim; ++i)
+            error.see(static_cast<double>(y[i]) - static_cast<double>(x[i]));
         CHECK(error.value() <= 4e-6);
     }
 }

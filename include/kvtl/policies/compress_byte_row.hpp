@@ -31,7 +31,8 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
     static constexpr std::uint32_t granule = 1;
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = false;
-    static constexpr double relative_error = (floating ? 16.0 / 448 : 0.5 / 127) + (std::same_as<Plain, bf16> ? 0x1p-8 : 0x1p-11);
+    static constexpr double relative_error =
+        (floating ? 16.0 / 448 : 0.5 / 127) + (std::same_as<Plain, bf16> ? 0x1p-8 : 0x1p-11);
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
@@ -103,7 +104,7 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
             return x;
         }
         [[nodiscard]] rows_view<Code> codes_of(const records_view& records,
-                                                      std::uint32_t head) const noexcept {
+                                               std::uint32_t head) const noexcept {
             return {codes(records.data + std::size_t{head} * head_bytes_), records.count, shape_.dim,
                     records.stride};
         }

@@ -20,9 +20,10 @@ namespace kvtl { inline namespace v0 {
 template <class Keys, class Values> struct keys_and_values {
     static_assert(std::same_as<typename Keys::plain_type, typename Values::plain_type>,
                   "[kvtl] keys_and_values: two codecs with the same plain_type");
-    static_assert(holds(detail::codec_is_plain<Keys>) && holds(detail::codec_is_plain<Values>),
-                  "[kvtl] keys_and_values: two codecs of single entries after RoPE, with records of one size, no "
-                  "tables and no rule about units");
+    static_assert(
+        holds(detail::codec_is_plain<Keys>) && holds(detail::codec_is_plain<Values>),
+        "[kvtl] keys_and_values: two codecs of single entries after RoPE, with records of one size, no "
+        "tables and no rule about units");
     static constexpr std::string_view outer_name = "keys_and_values";
     static constexpr std::string_view name = detail::codec_name<keys_and_values, Keys, Values>::value;
     using plain_type = typename Keys::plain_type;
@@ -74,13 +75,11 @@ template <class Keys, class Values> struct keys_and_values {
             keys_.score(q, q_stride, group, keys, head, out, out_stride);
         }
         void score_run(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
-                       std::uint32_t head, float* out, std::size_t out_stride) const noexcept
-            requires requires(const typename Keys::state& s) {
-                s.score_run(q, q_stride, group, keys, head, out, out_stride);
-            }
-        {
-            keys_.score_run(q, q_stride, group, keys, head, out, out_stride);
+                       std::uint32_t head, float* out, std::size_t out_stride) const noexcept requires
+            requires(const typename Keys::state& s) {
+            s.score_run(q, q_stride, group, keys, head, out, out_stride);
         }
+        { keys_.score_run(q, q_stride, group, keys, head, out, out_stride); }
         void accumulate(const float* weight, std::size_t group, const records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
             values_.accumulate(weight, group, values, head, acc, acc_stride);

@@ -31,9 +31,10 @@ namespace kvtl { inline namespace v0 {
 template <class Codec, element Plain = f16> struct rotated {
     static_assert(std::same_as<typename Codec::plain_type, float>,
                   "[kvtl] rotated: a codec whose plain_type is float, such as int4_group<float>");
-    static_assert(holds(detail::codec_is_plain<Codec>) && !layer_wide_only<Codec>(),
-                  "[kvtl] rotated: a codec of single entries of one head after RoPE, with records of one size, no "
-                  "tables and no rule about units");
+    static_assert(
+        holds(detail::codec_is_plain<Codec>) && !layer_wide_only<Codec>(),
+        "[kvtl] rotated: a codec of single entries of one head after RoPE, with records of one size, no "
+        "tables and no rule about units");
     static constexpr std::string_view outer_name = "rotated";
     static constexpr std::string_view name = detail::codec_name<rotated, Codec>::value;
     static constexpr engine_input needs = needs_of<Codec>();
@@ -54,9 +55,10 @@ template <class Codec, element Plain = f16> struct rotated {
         /// Refuses head sizes with small blocks, and settings that `Codec` refuses.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             if (shape.dim % 8 != 0 || shape.dim > most)
-                return status::failure(errc::invalid_argument,
-                                       "shape.head_dim is %u; valid for rotated entries: a multiple of 8, at most %u",
-                                       shape.dim, most);
+                return status::failure(
+                    errc::invalid_argument,
+                    "shape.head_dim is %u; valid for rotated entries: a multiple of 8, at most %u", shape.dim,
+                    most);
             if constexpr (requires { Codec::state::check(c, shape); }) return Codec::state::check(c, shape);
             return {};
         }

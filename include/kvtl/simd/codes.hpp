@@ -56,9 +56,8 @@ template <std::same_as<e4m3> Code> [[nodiscard]] inline Code to_code(float x) no
     // The power of two below, at least the smallest normal code. 2^20 of it have steps of an eighth of it.
     const std::uint32_t power = std::max(std::bit_cast<std::uint32_t>(size) & 0x7F800000U, 113U << 23);
     const float coarse = std::bit_cast<float>(power + (20U << 23)), rounded = (size + coarse) - coarse;
-    const auto code = rounded < 0x1p-14F
-                          ? static_cast<std::uint32_t>(rounded * 0x1p17F)
-                          : (std::bit_cast<std::uint32_t>(rounded) - (112U << 23)) >> 20;
+    const auto code = rounded < 0x1p-14F ? static_cast<std::uint32_t>(rounded * 0x1p17F)
+                                         : (std::bit_cast<std::uint32_t>(rounded) - (112U << 23)) >> 20;
     return {static_cast<std::uint8_t>(code | (std::signbit(x) ? 0x80U : 0U))};
 }
 
