@@ -17,6 +17,7 @@ Of rows that measure the same, the last one without an error counts. SPDX-Licens
 import argparse
 import html
 import json
+import math
 import pathlib
 import re
 import sys
@@ -152,6 +153,17 @@ def budgets(data):
     return table(head, [[f"`{name}`"] + [f"{rows[name][c]['accuracy']:.2f}" for c in columns] for name in order])
 
 
+def precision(data, everything):
+    """Bits per number against what they cost, of whole caches or of caches that choose."""
+    by = {}
+    for r in data["precision"]:
+        if (r["attend_tokens"] >= 2048 or r["policy"] == "full") == everything:
+            by.setdefault(r["policy"], {})[kind_of(r["task"])] = r
+    return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "needle"],
+                 [[f"`{p}`", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
+                   f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", share(t.get("needle"))] for p, t in by.items()])
+
+
 def whole(data, measure):
     return [r for r in data["whole_caches"] if r["measure"] == measure]
 
@@ -206,6 +218,9 @@ BLOCKS = {
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
     "budgets": budgets,
     "budgets runs": lambda d: runs(d, "retrieval"),
+    "precision": lambda d: precision(d, True),
+    "precision of chosen entries": lambda d: precision(d, False),
+    "precision runs": lambda d: runs(d, "precision"),
     "least memory": least_memory,
     "step time": step_time,
     "whole caches runs": lambda d: runs(d, "whole_caches"),
