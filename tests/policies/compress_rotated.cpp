@@ -62,13 +62,15 @@ TEST_CASE("a record has, for each head, the record of the rotated head") {
     }
 }
 
-TEST_CASE("channels of large numbers cost the logits little after the rotation, and nothing is lost without them") {
+TEST_CASE(
+    "channels of large numbers cost the logits little after the rotation, and nothing is lost without them") {
     using plain = int4_group<float>;
     using turned = rotated<int4_group<float>, float>;
     CHECK(logit_error<turned>(1, 0) < 1.1 * logit_error<plain>(1, 0));
     CHECK(logit_error<turned>(20, 0) < 0.25 * logit_error<plain>(20, 0));
     CHECK(logit_error<turned>(1, 60) < 0.2 * logit_error<plain>(1, 60));
-    CHECK(logit_error<rotated<int2_group<float>, float>>(20, 0) < 0.2 * logit_error<int2_group<float>>(20, 0));
+    CHECK(logit_error<rotated<int2_group<float>, float>>(20, 0) <
+          0.2 * logit_error<int2_group<float>>(20, 0));
 }
 
 TEST_CASE("two compositions have two names") {

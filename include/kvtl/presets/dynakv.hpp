@@ -8,7 +8,7 @@
 //   - cluster-aligned replacement (§6.2).
 //
 // Deviations:
-//   - Entries are f16, not FP8.
+//   - Entries are f16, not FP8 (`dynakv_fp8` has 8-bit floats, presets/int8.hpp).
 //   - Centroids stay in DRAM, and layers are read on demand. The second pipeline of §6.1 is a separate
 //     schedule (presets/virtualised.hpp).
 //   - The recent window and the sinks are always attended; the paper does not mention them.
