@@ -159,9 +159,9 @@ def precision(data, everything):
     for r in data["precision"]:
         if (r["attend_tokens"] >= 2048 or r["policy"] == "full") == everything:
             by.setdefault(r["policy"], {})[kind_of(r["task"])] = r
-    return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "needle"],
+    return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "KL, needle", "needle"],
                  [[f"`{p}`", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
-                   f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", share(t.get("needle"))] for p, t in by.items()])
+                   f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", f"{t['needle']['kl']:.5f}", share(t["needle"])] for p, t in by.items()])
 
 
 def whole(data, measure):
