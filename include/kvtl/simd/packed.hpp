@@ -223,11 +223,11 @@ template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middl
     constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
     const std::size_t header = rows.header_bytes(), groups = rows.groups();
     F sum[sums_of<Arch, R, Q>];
-    unrolled<sums_of<Arch, R, Q>>([&](auto at) { sum[at] = F(0.0F); });
+    unrolled<sums_of<Arch, R, Q>>([&](auto at) __attribute__((always_inline)) { sum[at] = F(0.0F); });
     unrolled<R / S>([&](auto side) __attribute__((always_inline)) {
         const std::byte* row = rows.row(i + side * S);
         const auto meet = [&](auto s, const F* query, const F& x) __attribute__((always_inline)) {
-            unrolled<Q>([&](auto g) {
+            unrolled<Q>([&](auto g) __attribute__((always_inline)) {
                 F& to = sum[g * R + side * S + s];
                 to = fma<Arch>(query[g], x, to);
             });
@@ -236,19 +236,19 @@ template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middl
         for (; first + format::block <= rows.dim; first += format::block)
             unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
                 group_scale<Arch, Middle> scale[S];
-                unrolled<S>([&](auto s) {
+                unrolled<S>([&](auto s) __attribute__((always_inline)) {
                     scale[s] = {row + s * rows.stride, rows.group_of(first + half * format::cell), groups};
                 });
                 unrolled<format::block_bytes / strip>([&](auto at) __attribute__((always_inline)) {
                     int_lanes<Arch> bytes[S];
-                    unrolled<S>([&](auto s) {
+                    unrolled<S>([&](auto s) __attribute__((always_inline)) {
                         bytes[s] = load_bytes<Arch>(row + s * rows.stride + header +
                                                     first / format::per_byte + at * strip);
                     });
                     unrolled<2>([&](auto odd) __attribute__((always_inline)) {
                         constexpr std::size_t k = 2 * half + odd;
                         F query[Q];
-                        unrolled<Q>([&](auto g) {
+                        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
                             query[g] = keep<Arch>(
                                 load<Arch>(q + g * q_stride + first + k * format::block_bytes + at * strip));
                         });
@@ -268,7 +268,7 @@ template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middl
                                             group_scale<Arch, Middle>(of, rows.group_of(part), groups), x);
                     for (std::size_t d = 0; d < n; d += lane_count) {
                         F query[Q];
-                        unrolled<Q>([&](auto g) {
+                        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
                             query[g] =
                                 load_part<Arch>(q + g * q_stride + part + d, std::min(lane_count, n - d));
                         });
