@@ -9,6 +9,9 @@
 //   kivi_4  4 bits: an entry of D = 64 takes 80 bytes instead of 256.
 //   kivi_2  2 bits: 48 bytes.
 //
+// A group takes whole pages of 4 KiB. Where a layer has few heads, larger groups waste less of them
+// (clusterer.group_tokens, a multiple of 32).
+//
 // No cluster can be used with it: entries of clusters move one by one, and 32 tokens share a record.
 // SPDX-License-Identifier: MIT
 #pragma once
