@@ -62,6 +62,7 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     function folder(header) {
         if (header == "kvtl/manager.hpp") return "manager"
         if (header == "kvtl/simd.hpp") return "simd"
+        if (header == "kvtl/prefix_store.hpp") return "store"
         if (header ~ /^kvtl\/calibration\/fit\//) return "fit"
         if (header ~ /^kvtl\/policies\/support\//) return "support"
         if (header ~ /^kvtl\/policies\//) return "policies"
@@ -70,8 +71,8 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     }
     function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
     BEGIN {
-        split("vocabulary simd slots calibration support io layout policies save core manager presets fit", name, " ")
-        split("1          2    3     3           4       4  4      5        5    6    7       8       9", number, " ")
+        split("vocabulary simd slots calibration support io layout policies save core store manager presets fit", name, " ")
+        split("1          2    3     3           4       4  4      5        5    6    6     7       8       9", number, " ")
         for (i in name) level[name[i]] = number[i]
     }
     {
@@ -89,7 +90,7 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
             print file ": includes " $2 ", which is the header of another slot"
     }' || true)
 roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
-((roots <= 14)) || breach "include/kvtl/: $roots headers; the limit is 14, the rest belongs into a folder"
+((roots <= 15)) || breach "include/kvtl/: $roots headers; the limit is 15, the rest belongs into a folder"
 
 # --- every header is compiled somewhere: by a test that names it, or by the self-containment check
 if [[ -n $covered ]]; then

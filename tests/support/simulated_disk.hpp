@@ -48,6 +48,7 @@ struct simulated_disk {
     std::size_t lost_write = 0, misdirected_write = 0, misdirected_read = 0,
                 lost_sync = 0; ///< done by number, said to be fine
     bool read_only = false;
+    std::uint64_t capacity = std::uint64_t{1} << 40; ///< bytes of all files; a write beyond fails with ENOSPC
 
     [[nodiscard]] int step() {
         ++operations;
@@ -71,6 +72,11 @@ struct simulated_disk {
         fails_at = fails_until = 0;
     }
 
+    [[nodiscard]] std::uint64_t used() const {
+        std::uint64_t bytes = 0;
+        for (const auto& [name, f] : seen) bytes += f->seen.size();
+        return bytes;
+    }
     void changed_names() { unsynced.push_back(seen); }
 
   private:
@@ -144,6 +150,9 @@ struct simulated_file_ops {
         if (disk->operations == disk->lost_write) return static_cast<std::int64_t>(bytes.size());
         if (disk->operations == disk->misdirected_write) offset += 3 * simulated_disk::block;
         auto& all = h.of->seen;
+        if (const std::uint64_t end = offset + bytes.size();
+            end > all.size() && disk->used() + end - all.size() > disk->capacity)
+            return -ENOSPC;
         if (all.size() < offset + bytes.size()) all.resize(offset + bytes.size());
         std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(offset));
         for (auto b = offset / simulated_disk::block; b * simulated_disk::block < offset + bytes.size(); ++b)
@@ -195,6 +204,20 @@ struct simulated_file_ops {
         disk->changed_names();
         return 0;
     }
+    /// A folder is what stands in front of the last slash.
+    int list(const std::string& folder, std::vector<std::string>& names) {
+        if (const int why = disk->step(); why < 0) return why;
+        for (const auto& [name, f] : disk->seen)
+            if (const auto slash = name.rfind('/'); slash != name.npos && name.substr(0, slash) == folder)
+                names.push_back(name.substr(slash + 1));
+        return 0;
+    }
+    int free_bytes(const std::string&, std::uint64_t& bytes) {
+        if (const int why = disk->step(); why < 0) return why;
+        const std::uint64_t used = disk->used();
+        bytes = used < disk->capacity ? disk->capacity - used : 0;
+        return 0;
+    }
     void close(int fd) {
         const auto found = disk->handles.find(fd);
         if (found == disk->handles.end()) return; // a power cut came in between
@@ -218,6 +241,6 @@ struct simulated_file_ops {
         return 0;
     }
 };
-static_assert(kvtl::file_ops<simulated_file_ops>);
+static_assert(kvtl::folder_ops<simulated_file_ops>);
 
 } // namespace kvtl_test

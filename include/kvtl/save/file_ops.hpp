@@ -2,17 +2,19 @@
 //
 // Verbs return 0 or more (open: a handle, pread and pwrite: bytes), or a negated errno.
 //
-// Source: open(2), fcntl(2) for the locks of open file descriptions, fsync(2).
+// Source: open(2), fcntl(2) for the locks of open file descriptions, fsync(2), readdir(3), statvfs(3).
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/calibration/whole_file.hpp>
 #include <kvtl/io/file_system.hpp>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,7 @@
 #include <cstdio>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -58,6 +61,14 @@ concept file_ops = std::copyable<T> &&
     { ops.remove(path) } -> std::same_as<int>;
     {ops.close(fd)}; // gives the lock up, too
     { ops.fill_random(into) } -> std::same_as<int>;
+};
+
+/// What a folder of saved files asks for beside that.
+template <class T>
+concept folder_ops = file_ops<T> &&
+    requires(T& ops, const std::string& path, std::vector<std::string>& names, std::uint64_t& bytes) {
+    { ops.list(path, names) } -> std::same_as<int>;       // what lies in a folder, in any order
+    { ops.free_bytes(path, bytes) } -> std::same_as<int>; // that its file system has left for this user
 };
 
 /// Linux. No state.
@@ -121,6 +132,21 @@ struct posix_file_ops {
     [[nodiscard]] static int remove(const std::string& path) noexcept {
         return ::unlink(path.c_str()) == 0 ? 0 : -errno;
     }
+    [[nodiscard]] static int list(const std::string& folder, std::vector<std::string>& names) {
+        ::DIR* const all = ::opendir(folder.c_str());
+        if (all == nullptr) return -errno;
+        errno = 0;
+        while (const ::dirent* const one = ::readdir(all)) names.emplace_back(one->d_name);
+        const int why = errno;
+        ::closedir(all);
+        return -why;
+    }
+    [[nodiscard]] static int free_bytes(const std::string& folder, std::uint64_t& bytes) noexcept {
+        struct ::statvfs found {};
+        if (::statvfs(folder.c_str(), &found) != 0) return -errno;
+        bytes = std::uint64_t{found.f_bavail} * found.f_frsize;
+        return 0;
+    }
     static void close(int fd) noexcept {
         (void)set_lock(fd, F_UNLCK); // a child process may hold the description a little longer
         ::close(fd);
@@ -142,6 +168,6 @@ struct posix_file_ops {
         return ::fcntl(fd, F_OFD_SETLK, &whole) == 0 ? 0 : -errno;
     }
 };
-static_assert(file_ops<posix_file_ops>);
+static_assert(folder_ops<posix_file_ops>);
 
 }} // namespace kvtl::v0
