@@ -9,28 +9,34 @@
 //         (bench/results/log/saved.md), and 161 tokens a second are decoded (README.md, the table of the demo).
 // Prints: a line per policy: mean and longest time of a job, tokens by what became of them. Exit status 0, 2 for bad usage.
 // SPDX-License-Identifier: MIT
-#include <kvtl/version.hpp>
-
 #include "agents.hpp"
-#include "command_line.hpp"
-#include "error.hpp"
-#include "program.hpp"
+
+#include <kvtl/version.hpp>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
-using engine::require;
 using json = nlohmann::ordered_json;
 
 constexpr const char* program = "kvtl-agents";
+
+/// A line about what is wrong, and the exit status.
+int fail(const std::string& what) {
+    std::fprintf(stderr, "%s: %s\n", program, what.c_str());
+    return 2;
+}
 
 struct arguments {
     bench::agent_costs costs{.prefill_tokens_per_s = 1207 / 0.327,
@@ -43,15 +49,17 @@ struct arguments {
 };
 
 void define(CLI::App& app, arguments& a) {
-    app.add_option("--trace", a.trace, "a file of calls, instead of made-up ones: a line each, `agent ready_s new_tokens "
-                                       "output_tokens tool tool_s`; ready_s counts for an agent's first call");
+    app.add_option("--trace", a.trace,
+                   "a file of calls, instead of made-up ones: a line each, `agent ready_s new_tokens "
+                   "output_tokens tool tool_s`; ready_s counts for an agent's first call");
     app.add_option("--traces", a.traces, "made-up traces, of which means are printed")->capture_default_str();
     app.add_option("--seed", a.seed, "of the first of them")->capture_default_str();
     app.add_option("--memory-tokens", a.costs.memory_tokens, "tokens of sequences that fit into memory")
         ->capture_default_str();
     app.add_option("--file-tokens", a.costs.file_tokens, "tokens that fit into files; 0: no files")
         ->capture_default_str();
-    app.add_option("--prefill-rate", a.costs.prefill_tokens_per_s, "tokens per second")->capture_default_str();
+    app.add_option("--prefill-rate", a.costs.prefill_tokens_per_s, "tokens per second")
+        ->capture_default_str();
     app.add_option("--load-rate", a.costs.load_tokens_per_s, "tokens per second")->capture_default_str();
     app.add_option("--decode-rate", a.costs.decode_tokens_per_s, "tokens per second")->capture_default_str();
     app.add_option("--ttl-quantile", a.costs.time_to_live,
@@ -60,38 +68,54 @@ void define(CLI::App& app, arguments& a) {
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
 }
 
-std::vector<bench::agent_job> read_trace(const std::string& path) {
+/// The jobs of a file, or what is wrong with it.
+std::vector<bench::agent_job> read_trace(const std::string& path, std::string& wrong) {
     std::ifstream in(path);
-    require(in.is_open(), "--trace: cannot open " + path);
+    if (!in.is_open()) wrong = "--trace: cannot open " + path;
     std::map<std::string, bench::agent_job> jobs;
     std::string line;
-    for (std::size_t number = 1; std::getline(in, line); ++number) {
+    for (std::size_t number = 1; wrong.empty() && std::getline(in, line); ++number) {
         if (line.empty() || line.front() == '#') continue;
         std::istringstream words(line);
         std::string agent, rest;
-        double ready_s = 0;
+        double ready_s = -1;
         bench::agent_turn turn;
-        const bool read(words >> agent >> ready_s >> turn.new_tokens >> turn.output_tokens >> turn.tool >> turn.tool_s);
-        require(read && !(words >> rest) && ready_s >= 0 && turn.tool_s >= 0,
-                "--trace: line " + std::to_string(number) +
-                    "; valid: agent ready_s new_tokens output_tokens tool tool_s, none negative");
+        const bool read(words >> agent >> ready_s >> turn.new_tokens >> turn.output_tokens >> turn.tool >>
+                        turn.tool_s);
+        if (!read || words >> rest || ready_s < 0 || turn.tool_s < 0)
+            wrong = "--trace: line " + std::to_string(number) +
+                    "; valid: agent ready_s new_tokens output_tokens tool tool_s, none negative";
         bench::agent_job& job = jobs[agent];
         if (job.turns.empty()) job.ready_s = ready_s;
         job.turns.push_back(turn);
     }
-    require(!jobs.empty(), "--trace: " + path + " has no calls; valid: at least one line");
+    if (wrong.empty() && jobs.empty()) wrong = "--trace: " + path + " has no calls; valid: at least one line";
     std::vector<bench::agent_job> all;
     for (auto& [name, job] : jobs) all.push_back(std::move(job));
     return all;
 }
 
-json row_of(const arguments& a, bench::agent_policy policy, const std::vector<std::vector<bench::agent_job>>& traces) {
-    double mean = 0, longest = 0, calls = 0, in_memory = 0, prefilled = 0, again = 0, reloaded = 0, written = 0;
+/// What is wrong with the numbers; empty where nothing is.
+std::string check(const arguments& a) {
+    for (const auto& [name, rate] : {std::pair("--prefill-rate", a.costs.prefill_tokens_per_s),
+                                     std::pair("--load-rate", a.costs.load_tokens_per_s),
+                                     std::pair("--decode-rate", a.costs.decode_tokens_per_s)})
+        if (!(rate > 0 && rate < 1e12)) return std::string(name) + ": valid: more than 0, less than 10^12";
+    if (!(a.costs.time_to_live >= 0 && a.costs.time_to_live <= 1)) return "--ttl-quantile: valid: 0 to 1";
+    if (a.traces < 1 || a.traces > 10000) return "--traces: valid: 1 to 10000";
+    return "";
+}
+
+json row_of(const arguments& a, bench::agent_policy policy,
+            const std::vector<std::vector<bench::agent_job>>& traces) {
+    double mean = 0, longest = 0, calls = 0, in_memory = 0, prefilled = 0, again = 0, reloaded = 0,
+           written = 0;
     for (const auto& jobs : traces) {
         const auto r = bench::agent_simulation(jobs, a.costs, policy).run();
         mean += r.mean_job_s, longest += r.longest_job_s;
         calls += static_cast<double>(r.calls), in_memory += static_cast<double>(r.in_memory);
-        prefilled += static_cast<double>(r.tokens_prefilled), again += static_cast<double>(r.tokens_prefilled_again);
+        prefilled += static_cast<double>(r.tokens_prefilled),
+            again += static_cast<double>(r.tokens_prefilled_again);
         reloaded += static_cast<double>(r.tokens_reloaded), written += static_cast<double>(r.tokens_written);
     }
     const auto n = static_cast<double>(traces.size());
@@ -109,41 +133,42 @@ json row_of(const arguments& a, bench::agent_policy policy, const std::vector<st
 } // namespace
 
 int main(int argc, char** argv) {
-    return engine::run_program(program, [&] {
-        arguments a;
-        CLI::App app("Agents with tool calls on one engine: job times by who has to leave memory.", program);
-        app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-        define(app, a);
-        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
-        const auto positive = [](double x, const char* name) {
-            require(x > 0 && x < 1e12, std::string(name) + ": valid: more than 0");
-        };
-        positive(a.costs.prefill_tokens_per_s, "--prefill-rate");
-        positive(a.costs.load_tokens_per_s, "--load-rate");
-        positive(a.costs.decode_tokens_per_s, "--decode-rate");
-        require(a.costs.time_to_live >= 0 && a.costs.time_to_live <= 1, "--ttl-quantile: valid: 0 to 1");
-        require(a.traces >= 1 && a.traces <= 10000, "--traces: valid: 1 to 10000");
-        engine::require_writable(a.json_file, "--json");
-        std::vector<std::vector<bench::agent_job>> traces;
-        if (!a.trace.empty())
-            traces.push_back(read_trace(a.trace));
-        else
-            for (std::uint64_t i = 0; i < a.traces; ++i) traces.push_back(bench::made_up_agents(a.seed + i));
-        json rows = json::array();
-        if (a.json_file != "-")
-            std::printf("%-16s %10s %12s %12s %10s %10s %10s\n", "policy", "mean job s", "longest s", "in memory",
-                        "prefilled", "again", "reloaded");
-        for (std::size_t p = 0; p < std::size(bench::agent_policy_names); ++p) {
-            rows.push_back(row_of(a, static_cast<bench::agent_policy>(p), traces));
-            const json& r = rows.back();
-            if (a.json_file != "-")
-                std::printf("%-16s %10.2f %12.2f %5.1f of %4.1f %10.0f %10.0f %10.0f\n",
-                            r["policy"].get<std::string>().c_str(), r["mean_job_s"].get<double>(),
-                            r["longest_job_s"].get<double>(), r["in_memory"].get<double>(), r["calls"].get<double>(),
-                            r["tokens_prefilled"].get<double>(), r["tokens_prefilled_again"].get<double>(),
-                            r["tokens_reloaded"].get<double>());
-        }
-        if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));
-        return 0;
-    });
+    arguments a;
+    CLI::App app("Agents with tool calls on one engine: job times by who has to leave memory.", program);
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
+    define(app, a);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& e) {
+        return app.exit(e);
+    } catch (const CLI::ParseError& e) {
+        return fail(e.what());
+    }
+    if (const std::string wrong = check(a); !wrong.empty()) return fail(wrong);
+    std::vector<std::vector<bench::agent_job>> traces;
+    std::string wrong;
+    if (!a.trace.empty())
+        traces.push_back(read_trace(a.trace, wrong));
+    else
+        for (std::uint64_t i = 0; i < a.traces; ++i) traces.push_back(bench::made_up_agents(a.seed + i));
+    if (!wrong.empty()) return fail(wrong);
+
+    json rows = json::array();
+    for (std::size_t p = 0; p < std::size(bench::agent_policy_names); ++p)
+        rows.push_back(row_of(a, static_cast<bench::agent_policy>(p), traces));
+    if (a.json_file != "-") {
+        std::printf("%-16s %10s %10s %14s %10s %8s %9s\n", "policy", "mean job", "longest", "in memory",
+                    "prefilled", "again", "reloaded");
+        for (const json& r : rows)
+            std::printf("%-16s %8.2f s %8.2f s %5.1f of %5.1f %10.0f %8.0f %9.0f\n",
+                        r["policy"].get<std::string>().c_str(), r["mean_job_s"].get<double>(),
+                        r["longest_job_s"].get<double>(), r["in_memory"].get<double>(),
+                        r["calls"].get<double>(), r["tokens_prefilled"].get<double>(),
+                        r["tokens_prefilled_again"].get<double>(), r["tokens_reloaded"].get<double>());
+    }
+    if (a.json_file == "-") std::printf("%s\n", rows.dump(1).c_str());
+    if (a.json_file.empty() || a.json_file == "-") return 0;
+    std::ofstream out(a.json_file);
+    out << rows.dump(1) << '\n';
+    return out.flush() ? 0 : fail("--json: cannot write " + a.json_file);
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t stored = 4;
 
-text text_of(std::uint32_t i) {
+token_list text_of(std::uint32_t i) {
     return counting(1000 * i, 60 + i);
 }
 
@@ -32,7 +32,7 @@ struct fixture {
         REQUIRE(store->statistics().files == 2);
     }
     [[nodiscard]] std::size_t found(std::uint32_t i) {
-        text prompt = text_of(i);
+        token_list prompt = text_of(i);
         prompt.push_back(1);
         return started(*store, cache, prompt).tokens;
     }
@@ -53,14 +53,14 @@ enum class call { keep, keep_to_file, replace, prefetch, flush, start };
 /// Runs a call on a disk that fails at its operation `at`. Returns whether it came so far.
 bool fails_at(call which, std::size_t at, bool once) {
     fixture f;
-    text prompt = text_of(0);
+    token_list prompt = text_of(0);
     prompt.push_back(1);
     const kvtl::prefix_id first = started(*f.store, f.cache, prompt).prefix;
     f.disk.fails_at = f.disk.operations + at;
     f.disk.fails_until = once ? f.disk.fails_at + 1 : SIZE_MAX;
     kvtl::status s;
     std::optional<kvtl::prefix_id> made;
-    const text fresh = text_of(9);
+    const token_list fresh = text_of(9);
     switch (which) {
     case call::keep:
     case call::keep_to_file:

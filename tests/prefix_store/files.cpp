@@ -184,7 +184,7 @@ TEST_CASE("a note gives back its label and its tokens, and refuses what contradi
         REQUIRE(file->publish().ok());
         return *std::move(file);
     };
-    const text tokens = counting(5, 300);
+    const token_list tokens = counting(5, 300);
     const kvtl::prefix_label label{.model = 3,
                                    .made = 99,
                                    .tokens = 300,
@@ -192,7 +192,7 @@ TEST_CASE("a note gives back its label and its tokens, and refuses what contradi
                                    .hashes = {{1, 2}, {3, 4}}};
     const auto note = kvtl::note_of(label, tokens);
     auto file = saved(note, 300);
-    text read;
+    token_list read;
     const auto back = kvtl::read_label(file, &read);
     REQUIRE(back.ok());
     CHECK(back->model == 3);

@@ -17,7 +17,7 @@ namespace {
 
 /// A text, and who may see it.
 struct known {
-    text tokens;
+    token_list tokens;
     kvtl::prefix_space space;
 };
 
@@ -58,17 +58,17 @@ template <class Store> kvtl::prefix_statistics finds_the_longest(std::size_t n, 
     std::map<kvtl::prefix_id, kvtl::prefix_hints> hints;
     std::size_t hits = 0, evicted = 0, given_up = 0;
     const auto make = [&] { // two kinds of tokens: many texts begin alike
-        text t(1 + random() % 24);
+        token_list t(1 + random() % 24);
         for (auto& x : t) x = random() % 8 == 0;
         return t;
     };
     for (std::size_t i = 0; i < n; ++i, ++now) {
         const kvtl::prefix_space& space = spaces[random() % spaces.size()];
-        text t = make();
+        token_list t = make();
         if (random() % 4 == 0) { // of one that is known, and on
             for (const auto& [id, k] : all)
                 if (k.space == space && random() % 3 == 0) {
-                    const text more = make();
+                    const token_list more = make();
                     t = k.tokens;
                     t.insert(t.end(), more.begin(),
                              more.begin() + static_cast<std::ptrdiff_t>(more.size() / 2));

@@ -14,7 +14,7 @@
 
 namespace kvtl_test {
 
-using text = pretend_cache::text;
+using token_list = pretend_cache::token_list;
 using pretend_store = kvtl::prefix_store<pretend_cache, simulated_file_ops>;
 
 template <class Store = pretend_store>
@@ -25,15 +25,15 @@ template <class Store = pretend_store>
 }
 
 /// n tokens that count up.
-[[nodiscard]] inline text counting(std::uint32_t first, std::size_t n) {
-    text t(n);
+[[nodiscard]] inline token_list counting(std::uint32_t first, std::size_t n) {
+    token_list t(n);
     std::iota(t.begin(), t.end(), first);
     return t;
 }
 
 /// Feeds a text to a sequence of its own, keeps it, and ends the sequence.
 template <class Store>
-[[nodiscard]] kvtl::result<kvtl::prefix_id> keep(Store& store, pretend_cache& cache, const text& t,
+[[nodiscard]] kvtl::result<kvtl::prefix_id> keep(Store& store, pretend_cache& cache, const token_list& t,
                                                  const kvtl::keep_options& o = {}) {
     const auto seq = cache.begin();
     REQUIRE(seq.ok());
@@ -44,7 +44,7 @@ template <class Store>
     return id;
 }
 template <class Store>
-[[nodiscard]] kvtl::prefix_id kept(Store& store, pretend_cache& cache, const text& t,
+[[nodiscard]] kvtl::prefix_id kept(Store& store, pretend_cache& cache, const token_list& t,
                                    const kvtl::keep_options& o = {}) {
     const auto id = keep(store, cache, t, o);
     REQUIRE_MESSAGE(id.ok(), (id.ok() ? std::string() : id.error().message));
@@ -52,13 +52,13 @@ template <class Store>
 }
 /// What start() finds of a prompt. The sequence has that, and is ended.
 template <class Store>
-[[nodiscard]] kvtl::started_sequence started(Store& store, pretend_cache& cache, const text& prompt,
+[[nodiscard]] kvtl::started_sequence started(Store& store, pretend_cache& cache, const token_list& prompt,
                                              const kvtl::prefix_space& space = {}) {
     const auto got = store.start(prompt, space);
     REQUIRE_MESSAGE(got.ok(), (got.ok() ? std::string() : got.error().message));
     REQUIRE(got->tokens <= prompt.size());
     REQUIRE(cache.of(got->seq) ==
-            text(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(got->tokens)));
+            token_list(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(got->tokens)));
     REQUIRE(cache.end(got->seq).ok());
     return *got;
 }

@@ -19,20 +19,20 @@
 namespace kvtl_test {
 
 struct pretend_cache {
-    using text = std::vector<std::uint32_t>;
+    using token_list = std::vector<std::uint32_t>;
 
     simulated_disk* disk = nullptr;
     std::size_t slots = 64;       ///< sequences at a time
     std::size_t window = 8;       ///< tokens that can be taken back
     std::size_t token_bytes = 16; ///< in a file
     std::string identity = "pretend";
-    std::map<std::uint32_t, text> open{}; ///< by slot
+    std::map<std::uint32_t, token_list> open{}; ///< by slot
     std::size_t saves = 0, loads = 0, forks = 0;
 
     [[nodiscard]] simulated_file_ops ops() const { return {disk}; }
-    [[nodiscard]] const text& of(kvtl::sequence_id seq) const { return open.at(seq.slot); }
+    [[nodiscard]] const token_list& of(kvtl::sequence_id seq) const { return open.at(seq.slot); }
     void feed(kvtl::sequence_id seq, std::span<const std::uint32_t> tokens) {
-        text& t = open.at(seq.slot);
+        token_list& t = open.at(seq.slot);
         t.insert(t.end(), tokens.begin(), tokens.end());
     }
 
@@ -52,7 +52,7 @@ struct pretend_cache {
         return branch;
     }
     kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) {
-        text& t = open.at(seq.slot);
+        token_list& t = open.at(seq.slot);
         if (tokens >= t.size()) return {};
         if (t.size() - tokens > window)
             return kvtl::status::failure(kvtl::errc::out_of_range, "rewind_to: beyond the window");
@@ -63,8 +63,8 @@ struct pretend_cache {
                                         const kvtl::save_options& o) {
         auto file = kvtl::basic_saved_file<simulated_file_ops>::create(path, 4096, ops());
         if (!file) return file.error();
-        const text& t = of(seq);
-        text entries(t.size() * token_bytes / sizeof(std::uint32_t));
+        const token_list& t = of(seq);
+        token_list entries(t.size() * token_bytes / sizeof(std::uint32_t));
         std::copy(t.begin(), t.end(), entries.begin());
         if (auto s = file->put(kvtl::section_kind::lane, 0, std::as_bytes(std::span(entries))); !s) return s;
         const kvtl::identity_field who{"who", identity};
@@ -85,7 +85,7 @@ struct pretend_cache {
                                          identity.c_str());
         const auto* lane = kvtl::find_section(file->sections(), kvtl::section_kind::lane);
         if (lane == nullptr) return kvtl::status::failure(kvtl::errc::corrupt, "load: no entries");
-        text entries(lane->bytes / sizeof(std::uint32_t));
+        token_list entries(lane->bytes / sizeof(std::uint32_t));
         if (auto s = file->get(*lane, 0, std::as_writable_bytes(std::span(entries))); !s) return s;
         auto seq = begin();
         if (!seq) return seq.error();
