@@ -124,9 +124,10 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         if (o.to_file && !folder_.there())
             return status::failure(errc::invalid_argument,
                                    "keep: to_file is true; valid: false, as this store has no folder");
-        if (o.replaces != 0 && look_up(o.replaces) == nullptr)
-            return status::failure(
-                errc::absent, "keep: replaces is %" PRIu64 ", which is not stored; valid: 0", o.replaces);
+        if (o.replaces >= next_id_)
+            return status::failure(errc::invalid_argument,
+                                   "keep: replaces is %" PRIu64 "; valid: a prefix that was stored, or 0",
+                                   o.replaces);
         if constexpr (requires { cache_->tokens(seq, 0); })
             if (const std::size_t have = cache_->tokens(seq, 0); have != tokens.size())
                 return other_tokens(tokens.size(), have);
@@ -145,7 +146,8 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
             all_[id].label = label;
             index_.add(id, label);
         }
-        const prefix_id old = o.replaces == id ? 0 : o.replaces;
+        const prefix_id old =
+            o.replaces != id && look_up(o.replaces) != nullptr ? o.replaces : 0; // or evicted
         const in_use mine(*this, id), other(*this, old);
         stored& e = all_.at(id);
         const bool had_trunk = e.trunk.has_value(), had_file = !e.path.empty();
@@ -349,7 +351,9 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
             else
                 refuse(branch.error());
         }
-        if (start.from == prefix_source::nothing && (e.path.empty() || !load(m.id, start))) return false;
+        if (start.from == prefix_source::nothing) {
+            if (e.path.empty() || (e.trunk && read_text(m.id) != e.text) || !load(m.id, start)) return false;
+        }
         if (m.given_up != 0)
             if (status s = cache_->rewind_to(start.seq, m.tokens); !s) {
                 refuse(s);

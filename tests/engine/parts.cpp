@@ -1,5 +1,7 @@
 // The engine's small parts: thread pool, sampler, generation loop, report, removal of the file on a signal.
 // SPDX-License-Identifier: MIT
+#include <kvtl/prefix_store.hpp>
+
 #include "cleanup.hpp"
 #include "dense_cache.hpp"
 #include "generate.hpp"
@@ -23,6 +25,10 @@
 #include <thread>
 
 using namespace engine;
+
+// A store of prefixes stands above the programs' view of a cache as above the cache itself.
+static_assert(kvtl::saving_cache<engine::kv_cache>);
+template class kvtl::prefix_store<engine::kv_cache>;
 
 TEST_CASE("thread pool: every index once, job after job") {
     for (const unsigned threads : {1U, 2U, 4U}) {

@@ -142,6 +142,21 @@ TEST_CASE_FIXTURE(fixture, "the disk keeps free_bytes, and nothing leaves in vai
     check_counts(s, cache);
 }
 
+TEST_CASE_FIXTURE(
+    fixture, "the first file, of which no size is expected, goes again if the disk has too little left") {
+    auto c = config();
+    c.free_bytes = 1'000'000;
+    disk.capacity = c.free_bytes + file / 2;
+    auto s = open_store(cache, c);
+    const auto refused = keep(s, cache, counting(0, 100));
+    REQUIRE_FALSE(refused.ok());
+    CHECK(says(refused.error(), kvtl::errc::disk_full, "free_bytes"));
+    CHECK(s.statistics().prefixes == 0);
+    CHECK(disk.capacity - disk.used() >= c.free_bytes);
+    CHECK_FALSE(holds(s, 0));
+    check_counts(s, cache);
+}
+
 TEST_CASE_FIXTURE(fixture, "no save begins beyond write_bytes_per_day, also after a restart") {
     auto c = config();
     c.write_bytes_per_day = 2 * file; // superblocks are not counted
@@ -240,6 +255,22 @@ TEST_CASE_FIXTURE(fixture,
     }
 }
 
+TEST_CASE_FIXTURE(fixture, "where a trunk cannot be forked its file is loaded") {
+    auto c = config();
+    c.trunks = 1;
+    auto s = open_store(cache, c);
+    static_cast<void>(kept(s, cache, counting(0, 100), {.to_file = true}));
+    cache.forks_refused = true;
+    CHECK(started(s, cache, counting(0, 101)).from == kvtl::prefix_source::file);
+    CHECK(s.statistics().refused == 1);
+    disk.seen.erase(std::find_if(disk.seen.begin(), disk.seen.end(),
+                                 [](const auto& f) { return f.first.ends_with(".kvs"); }));
+    CHECK(started(s, cache, counting(0, 101)).from == kvtl::prefix_source::nothing);
+    cache.forks_refused = false;
+    CHECK(started(s, cache, counting(0, 101)).from == kvtl::prefix_source::trunk);
+    check_counts(s, cache);
+}
+
 TEST_CASE_FIXTURE(fixture, "a store without a folder evicts trunks") {
     auto c = config();
     c.folder.clear();
@@ -310,8 +341,10 @@ TEST_CASE_FIXTURE(fixture, "a turn replaces the one before: one trunk, one file"
         auto s = open_store(cache, c);
         last = kept(s, cache, counting(0, 100));
         CHECK(kept(s, cache, counting(0, 100), {.replaces = last}) == last);
-        CHECK(says(keep(s, cache, counting(0, 10), {.replaces = 99}).error(), kvtl::errc::absent,
+        CHECK(says(keep(s, cache, counting(0, 10), {.replaces = 99}).error(), kvtl::errc::invalid_argument,
                    "replaces is 99"));
+        CHECK(s.forget(last).ok());
+        CHECK(kept(s, cache, counting(0, 110), {.replaces = last}) != last); // nothing to replace
     }
 }
 

@@ -26,6 +26,7 @@ struct pretend_cache {
     std::size_t window = 8;       ///< tokens that can be taken back
     std::size_t token_bytes = 16; ///< in a file
     std::string identity = "pretend";
+    bool forks_refused = false;
     std::map<std::uint32_t, token_list> open{}; ///< by slot
     std::size_t saves = 0, loads = 0, forks = 0;
 
@@ -47,6 +48,7 @@ struct pretend_cache {
         return kvtl::status::failure(kvtl::errc::not_open, "end: not open");
     }
     kvtl::result<kvtl::sequence_id> fork(kvtl::sequence_id seq) {
+        if (forks_refused) return kvtl::status::failure(kvtl::errc::out_of_range, "fork: no slot");
         auto branch = begin();
         if (branch) open[branch->slot] = of(seq), ++forks;
         return branch;
