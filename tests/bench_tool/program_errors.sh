@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # How the smaller programs of the bench fail: exit status, and one clear line on standard error before anything runs.
 #
-#   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS [KVTL-LLAMA-BENCH MODEL.gguf]
+#   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS KVTL-AGENTS [KVTL-LLAMA-BENCH MODEL.gguf]
 # SPDX-License-Identifier: MIT
 here=$(dirname "$(realpath "$0")")
-program=$(realpath "$1") kernels=$(realpath "$2") llama_bench=${3:+$(realpath "$3")} model=${4:+$(realpath "$4")}
+program=$(realpath "$1") kernels=$(realpath "$2") agents=$(realpath "$3")
+llama_bench=${4:+$(realpath "$4")} model=${5:+$(realpath "$5")}
 # shellcheck source=tests/support/expect.sh
 . "$here/../support/expect.sh"
 
@@ -28,6 +29,22 @@ one_line "--threads is 'x'; valid: 1 to 1024" --limits --threads x
 one_line "--threads is ''; valid: 1 to 1024" --limits --threads
 one_line "--threads: valid: with --limits" --threads 2
 expect 0 "" --benchmark_filter='^max_of/4096$' --benchmark_min_time=0.01
+
+# agents
+program=$agents
+for value in "--traces 0" "--traces x" "--prefill-rate 0" "--load-rate -1" "--decode-rate nan" "--ttl-quantile 1.5" "--memory-tokens x"; do
+    # shellcheck disable=SC2086
+    one_line "${value%% *}" $value
+done
+one_line "--trace: cannot open no/such/file" --trace no/such/file
+calls=$(mktemp)
+one_line "has no calls" --trace "$calls"
+printf 'a 0 100 10 0 1\na 0 100 10 0\n' >"$calls"
+one_line "--trace: line 2" --trace "$calls"
+printf '# agent ready_s new_tokens output_tokens tool tool_s\na 0 100 10 0 1\na 0 20 10 0 0\n' >"$calls"
+expect 0 "" --trace "$calls"
+grep -q "^belady" out || complain "no row of belady"
+rm "$calls"
 
 # llama.cpp beside kvtl in llama.cpp
 if [ -n "$llama_bench" ]; then
