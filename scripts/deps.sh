@@ -107,7 +107,8 @@ install_missing() {
 }
 
 wanted=(g++ cmake ninja-build pkg-config python3
-    libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev)
+    libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev
+    libcpp-httplib-dev)
 processor=
 for argument in "$@"; do
     case $argument in

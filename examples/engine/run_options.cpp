@@ -18,20 +18,7 @@ namespace engine {
 
 run_options::run_options() : kv_path("./kvtl-" + std::to_string(::getpid()) + ".kv") {}
 
-void define_run_options(CLI::App& app, run_options& o, const char* program, const char* models) {
-    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-    define_model(app, o.model, models);
-    auto* prompt = app.add_option("-p,--prompt", o.prompt, "the prompt");
-    app.add_option("-f,--file", o.prompt_file, "read the prompt from a file; - for standard input")
-        ->excludes(prompt);
-    app.add_option("-n,--predict", o.generate.predict,
-                   "most tokens to generate; as many as the context has room for")
-        ->capture_default_str();
-    app.add_option("--temp", o.generate.temperature, "temperature; 0 takes the best token")
-        ->capture_default_str();
-    app.add_option("--seed", o.generate.seed, "of the sampling")->capture_default_str();
-    app.add_flag("--ignore-eos", o.generate.ignore_end, "go on behind the end of the text");
-    app.add_option("--logits", o.generate.top_logits, "put the N highest logits of each step into the JSON");
+void define_cache_options(CLI::App& app, run_options& o) {
     app.add_option("--policy", o.policy, "preset that keeps the cache")->capture_default_str();
     app.add_flag("--list-policies", o.list_policies, "print the presets that are built in");
     app.add_option("--set", o.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)")
@@ -56,6 +43,23 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
         "--votes", o.votes,
         "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
         "writes one; default: all vote)");
+}
+
+void define_run_options(CLI::App& app, run_options& o, const char* program, const char* models) {
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
+    define_model(app, o.model, models);
+    auto* prompt = app.add_option("-p,--prompt", o.prompt, "the prompt");
+    app.add_option("-f,--file", o.prompt_file, "read the prompt from a file; - for standard input")
+        ->excludes(prompt);
+    app.add_option("-n,--predict", o.generate.predict,
+                   "most tokens to generate; as many as the context has room for")
+        ->capture_default_str();
+    app.add_option("--temp", o.generate.temperature, "temperature; 0 takes the best token")
+        ->capture_default_str();
+    app.add_option("--seed", o.generate.seed, "of the sampling")->capture_default_str();
+    app.add_flag("--ignore-eos", o.generate.ignore_end, "go on behind the end of the text");
+    app.add_option("--logits", o.generate.top_logits, "put the N highest logits of each step into the JSON");
+    define_cache_options(app, o);
     app.add_option("--save-state", o.save_state,
                    "write the text and its cache to a file when generation ends, to go on from later");
     app.add_option("--load-state", o.load_state,
@@ -66,7 +70,7 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
 void finish_options(CLI::App& app, const std::vector<const char*>& whole_numbers) {
     for (const char* name : {"--predict", "--seed", "--logits", "--attend-tokens", "--keep-tokens",
                              "--threads", "--shards", "--prefill-chunk"})
-        app.get_option(name)->check(whole_number);
+        if (auto* option = app.get_option_no_throw(name)) option->check(whole_number);
     for (const char* name : whole_numbers) app.get_option(name)->check(whole_number);
     for (auto* option : app.get_options()) // the last one counts, as shells' aliases expect
         if (option->get_name() != "--set") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -1,4 +1,4 @@
-// Options of the programs that generate text, kvtl-run and kvtl-llama: the same names with the same meaning.
+// Options of the programs that generate text, kvtl-run, kvtl-llama and kvtl-server: the same names with the same meaning.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -41,7 +41,10 @@ struct run_options {
     run_options();
 };
 
-/// `models` says which files -m takes.
+/// The cache and the threads: from --policy to --votes.
+void define_cache_options(CLI::App& app, run_options& o);
+
+/// These and all others of a run. `models` says which files -m takes.
 void define_run_options(CLI::App& app, run_options& o, const char* program, const char* models);
 
 /// Once the program has defined its own options too: whole numbers, and of an option given twice the last one counts.

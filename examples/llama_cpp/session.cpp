@@ -61,6 +61,7 @@ loaded_model::loaded_model(const std::string& file) {
     words_ = llama_model_get_vocab(model_.get());
     if (llama_vocab_type(words_) == LLAMA_VOCAB_TYPE_NONE)
         throw engine::bad_input(file + " has no vocabulary, so no text can be read with it");
+    if (const char* found = llama_model_chat_template(model_.get(), nullptr)) template_ = found;
 }
 
 std::size_t loaded_model::trained_context() const noexcept {
@@ -109,9 +110,29 @@ std::string loaded_model::piece(token_id id) const {
     return text;
 }
 
-std::string loaded_model::chat_template() const {
-    const char* found = llama_model_chat_template(model_.get(), nullptr);
-    return found != nullptr ? found : "";
+std::optional<std::string> loaded_model::render(std::span<const engine::message> messages,
+                                                bool for_answer) const {
+    if (template_.empty()) return std::nullopt;
+    std::vector<llama_chat_message> chat;
+    std::size_t length = 256;
+    for (const engine::message& m : messages) {
+        chat.push_back({m.role.c_str(), m.text.c_str()});
+        length += 2 * m.text.size() + 64;
+    }
+    std::string out;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        out.assign(length, '\0');
+        const std::int32_t n =
+            llama_chat_apply_template(template_.c_str(), chat.data(), chat.size(), for_answer, out.data(),
+                                      static_cast<std::int32_t>(out.size()));
+        if (n < 0) return std::nullopt;
+        if (static_cast<std::size_t>(n) <= length) {
+            out.resize(static_cast<std::size_t>(n));
+            return out;
+        }
+        length = static_cast<std::size_t>(n);
+    }
+    return std::nullopt;
 }
 
 token_batch::token_batch(std::size_t most)

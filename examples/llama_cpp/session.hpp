@@ -9,6 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "chat_engine.hpp"
 #include "ggml_threads.hpp"
 #include "kvtl_llama.hpp"
 #include "recording_cache.hpp"
@@ -45,8 +46,9 @@ class loaded_model {
     [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin, bool control) const;
     [[nodiscard]] std::string piece(token_id id) const; ///< "" for control tokens
 
-    /// "" where the file has none.
-    [[nodiscard]] std::string chat_template() const;
+    /// By llama.cpp, which has the chat templates of many models, not all; nothing where the file has none or another.
+    [[nodiscard]] std::optional<std::string> render(std::span<const engine::message> messages,
+                                                    bool for_answer) const;
 
   private:
     struct freed {
@@ -54,6 +56,7 @@ class loaded_model {
     };
     std::unique_ptr<llama_model, freed> model_;
     const llama_vocab* words_ = nullptr;
+    std::string template_; ///< of chats; "" where the file has none
 };
 
 /// The tokens of one llama_decode.

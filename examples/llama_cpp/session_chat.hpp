@@ -5,6 +5,7 @@
 #include "chat_engine.hpp"
 #include "session.hpp"
 
+#include <optional>
 #include <string>
 
 namespace llama_run {
@@ -18,9 +19,10 @@ class session_chat final : public engine::chat_engine {
                                                bool control) const override;
     [[nodiscard]] std::string piece(token_id id) const override { return session_.model().piece(id); }
     [[nodiscard]] bool is_end(token_id id) const override { return session_.model().is_end(id); }
-    /// By llama.cpp, which knows the templates of many models, not all.
     [[nodiscard]] std::optional<std::string> render(std::span<const engine::message> messages,
-                                                    bool for_answer) const override;
+                                                    bool for_answer) const override {
+        return session_.model().render(messages, for_answer);
+    }
 
     [[nodiscard]] std::size_t max_tokens() const override { return session_.max_tokens(); }
     [[nodiscard]] std::size_t chunk() const override { return session_.batch(); }
@@ -32,7 +34,6 @@ class session_chat final : public engine::chat_engine {
 
   private:
     session& session_;
-    std::string template_;
     token_batch batch_;
 };
 

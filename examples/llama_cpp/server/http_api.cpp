@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+#include "http_api.hpp"
+
+#include "error.hpp"
+#include "openai.hpp"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace kvtl_server {
+
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+
+constexpr const char* json_type = "application/json";
+constexpr std::chrono::milliseconds look_after_client{200};
+
+void put_error(Response& res, const api_error& e) {
+    res.status = e.status;
+    res.set_content(error_body(e), json_type);
+}
+
+/// The errors that httplib finds itself.
+api_error error_of(int status, const Request& req, std::size_t max_body) {
+    if (status == 404)
+        return {404, "there is no " + req.method + " " + req.path +
+                         "; valid: GET /health, /v1/models, /slots, /metrics; POST /v1/completions, "
+                         "/v1/chat/completions, /tokenize"};
+    if (status == 413)
+        return {413, "the body is too large; valid: up to " + std::to_string(max_body) + " bytes"};
+    return {status, "the request is no valid HTTP, or its body was cut off"};
+}
+
+/// A page of another site can post a form to this machine, but no JSON without being asked first.
+json body_of(const Request& req) {
+    const std::string type = req.get_header_value("Content-Type");
+    if (!type.starts_with(json_type))
+        throw api_error(415, "Content-Type is '" + type + "'; valid: application/json");
+    return parse_body(req.body);
+}
+
+/// One answer on its way to its client.
+struct reply {
+    std::shared_ptr<job> what;
+    completion_writer writer;
+    bool begun = false;
+    std::string text; ///< so far, where it goes out as a whole
+};
+
+/// Sends what has come. False ends the connection.
+bool send_whole(reply& r, httplib::DataSink& sink) {
+    const job::news news = r.what->wait(look_after_client);
+    if (!sink.is_writable()) return false;
+    r.text += news.text;
+    if (!news.ended) return true;
+    if (!r.what->failure().empty())
+        return false; // the status has gone out: an answer that is cut off says it
+    const std::string body = r.writer.whole(r.text, *r.what);
+    if (!sink.write(body.data(), body.size())) return false;
+    sink.done();
+    return true;
+}
+
+bool send_stream(reply& r, httplib::DataSink& sink) {
+    const job::news news = r.what->wait(look_after_client);
+    if (!sink.is_writable()) return false;
+    std::string events;
+    if (!std::exchange(r.begun, true)) events = r.writer.first();
+    if (!news.text.empty()) events += r.writer.piece(news.text);
+    if (news.ended) events += r.writer.last(*r.what);
+    if (!events.empty() && !sink.write(events.data(), events.size())) return false;
+    if (news.ended) sink.done();
+    return true;
+}
+
+void complete(const Request& req, Response& res, bool chat, const served& s) {
+    completion_request asked = parse_completion(body_of(req), chat, s.model);
+    asked.what.space = api_keys::key_of(req.get_header_value("Authorization"));
+    const completion_writer writer(asked, s.model);
+    auto submitted = s.work.submit(std::move(asked.what));
+    if (!submitted) {
+        res.set_header("Retry-After", "1");
+        throw api_error(503, "as many requests wait as may, or the server is stopping; valid: later", "",
+                        "queue_full");
+    }
+    const auto r = std::make_shared<reply>(reply{.what = std::move(submitted), .writer = writer, .text = {}});
+    const auto gone = [r](bool) { r->what->give_up(); };
+    if (asked.stream)
+        res.set_chunked_content_provider(
+            "text/event-stream", [r](std::size_t, httplib::DataSink& sink) { return send_stream(*r, sink); },
+            gone);
+    else
+        res.set_chunked_content_provider(
+            json_type, [r](std::size_t, httplib::DataSink& sink) { return send_whole(*r, sink); }, gone);
+}
+
+json slots_of(const served& s) {
+    json all = json::array();
+    for (const slot_state& slot : s.work.slots())
+        all.push_back({{"id", all.size()},
+                       {"n_ctx", s.model.context()},
+                       {"is_processing", slot.busy},
+                       {"tokens", slot.tokens}});
+    return all;
+}
+
+void put(Response& res, const json& j) {
+    res.set_content(j.dump(), json_type);
+}
+
+/// What throws api_error becomes an answer.
+template <class Handler> httplib::Server::Handler guarded(const Handler& handle) {
+    return [handle](const Request& req, Response& res) {
+        try {
+            handle(req, res);
+        } catch (const api_error& e) {
+            put_error(res, e);
+        }
+    };
+}
+
+void add_routes(httplib::Server& server, const served& s) {
+    server.Get("/health", [&s](const Request&, Response& res) {
+        if (s.work.stopping())
+            put_error(res, api_error(503, "the server is stopping"));
+        else
+            put(res, {{"status", "ok"}});
+    });
+    server.Get("/v1/models", [&s](const Request&, Response& res) { put(res, list_of_models(s.model)); });
+    server.Get("/slots", [&s](const Request&, Response& res) { put(res, slots_of(s)); });
+    server.Get("/metrics", [&s](const Request&, Response& res) {
+        res.set_content(s.counts.text(), "text/plain; version=0.0.4");
+    });
+    server.Post("/tokenize", guarded([&s](const Request& req, Response& res) {
+                    put(res, tokenize(body_of(req), s.model));
+                }));
+    server.Post("/v1/completions",
+                guarded([&s](const Request& req, Response& res) { complete(req, res, false, s); }));
+    server.Post("/v1/chat/completions",
+                guarded([&s](const Request& req, Response& res) { complete(req, res, true, s); }));
+}
+
+/// Only /health is for everybody.
+void ask_for_keys(httplib::Server& server, const served& s) {
+    server.set_pre_routing_handler([&s](const Request& req, Response& res) {
+        if (req.path == "/health" || s.keys.allows(req.get_header_value("Authorization")))
+            return httplib::Server::HandlerResponse::Unhandled;
+        put_error(res, api_error(401, "the key is missing or wrong; valid: Authorization: Bearer KEY", "",
+                                 "invalid_api_key"));
+        return httplib::Server::HandlerResponse::Handled;
+    });
+}
+
+} // namespace
+
+struct http_api::state {
+    http_options options;
+    httplib::Server server;
+    int port = 0;
+};
+
+http_api::http_api(const http_options& o) : state_(std::make_unique<state>()) {
+    state_->options = o;
+    httplib::Server& server = state_->server;
+    // httplib would let a second server listen on the same port.
+    server.set_socket_options([](auto socket) {
+        const int yes = 1;
+        ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    errno = 0;
+    if (o.port == 0)
+        state_->port = server.bind_to_any_port(o.host);
+    else
+        state_->port = server.bind_to_port(o.host, o.port) ? o.port : -1;
+    if (state_->port < 0)
+        throw engine::bad_input(
+            "cannot listen on " + o.host + " port " + std::to_string(o.port) +
+            (errno != 0 ? std::string(": ") + std::strerror(errno) : "") +
+            "; valid: an address of this machine and a port that is free (--host, --port)");
+}
+
+http_api::~http_api() = default;
+
+std::string http_api::address() const {
+    const std::string& host = state_->options.host;
+    const bool six = host.find(':') != std::string::npos;
+    return "http://" + (six ? "[" + host + "]" : host) + ":" + std::to_string(state_->port);
+}
+
+void http_api::serve(const served& s) {
+    httplib::Server& server = state_->server;
+    const http_options& o = state_->options;
+    server.new_task_queue = [n = o.threads] { return new httplib::ThreadPool(n); };
+    server.set_payload_max_length(o.max_body);
+    server.set_keep_alive_max_count(1000);
+    server.set_tcp_nodelay(true);
+    server.set_error_handler([max = o.max_body](const Request& req, Response& res) {
+        if (res.body.empty()) put_error(res, error_of(res.status, req, max));
+    });
+    server.set_exception_handler([](const Request&, Response& res, const std::exception_ptr& why) {
+        try {
+            std::rethrow_exception(why);
+        } catch (const std::exception& e) {
+            put_error(res, api_error(500, e.what()));
+        }
+    });
+    ask_for_keys(server, s);
+    add_routes(server, s);
+    server.listen_after_bind();
+}
+
+void http_api::stop() {
+    state_->server.stop();
+}
+
+} // namespace kvtl_server

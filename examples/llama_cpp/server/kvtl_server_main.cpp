@@ -1,0 +1,197 @@
+// kvtl-server: an OpenAI-compatible server on llama.cpp, the KV caches of all conversations kept by kvtl in one amount of
+// memory.
+//
+//   kvtl-server -m model.gguf --parallel 4 --memory-mib 256
+//   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json'
+//        -d '{"messages":[{"role":"user","content":"Hello"}]}'
+//
+// Exit status: 0 after SIGTERM or SIGINT, 2 for what can never work (bad usage, unreadable file, a model that has to be
+// refused), 1 for what fails later.
+// SPDX-License-Identifier: MIT
+#include <kvtl/version.hpp>
+
+#include "command_line.hpp"
+#include "conversations.hpp"
+#include "error.hpp"
+#include "http_api.hpp"
+#include "model_choice.hpp"
+#include "program.hpp"
+#include "run_header.hpp"
+#include "run_options.hpp"
+#include "scheduler.hpp"
+#include "served_model.hpp"
+#include "session.hpp"
+
+#include <CLI/CLI.hpp>
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+namespace {
+
+using engine::bad_input;
+using engine::require;
+
+constexpr const char* program = "kvtl-server";
+
+struct arguments : engine::run_options {
+    std::string host = "127.0.0.1";
+    std::string key_file;
+    std::size_t port = 8080;
+    std::size_t parallel = 4;
+    std::size_t context = 0;
+    std::size_t queue = 64;
+    std::size_t body_mib = 8;
+
+    arguments() { policy = "dynakv_estimate"; }
+};
+
+void define_options(CLI::App& app, arguments& a) {
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
+    engine::define_model(app, a.model, "GGUF file that llama.cpp runs");
+    app.add_option("--host", a.host,
+                   "address to listen on; others than 127.0.0.1 can be reached from outside")
+        ->capture_default_str();
+    app.add_option("--port", a.port, "port to listen on; 0: one that is free, which is printed")
+        ->capture_default_str();
+    app.add_option("--api-key-file", a.key_file,
+                   "file of the keys that may ask, one per line (default: anybody)");
+    app.add_option("--parallel", a.parallel, "conversations that are answered at once, and share the memory")
+        ->capture_default_str();
+    app.add_option("-c,--context", a.context,
+                   "longest conversation in tokens (default: what the model allows)");
+    app.add_option("--queue", a.queue, "requests that may wait while all are busy")->capture_default_str();
+    app.add_option("--max-body-mib", a.body_mib, "largest body of a request")->capture_default_str();
+    engine::define_cache_options(app, a);
+    engine::finish_options(app, {"--port", "--parallel", "--context", "--queue", "--max-body-mib"});
+}
+
+void check(const CLI::App& app, const arguments& a) {
+    require(!a.model.empty(), engine::no_model_message());
+    require(a.port <= 65535, "--port: valid: 0 to 65535");
+    const std::size_t most = std::min<std::size_t>(llama_max_parallel_sequences(), 256);
+    require(a.parallel >= 1 && a.parallel <= most, "--parallel: valid: 1 to " + std::to_string(most));
+    require(app.count("--context") == 0 || a.context > 1, "--context: valid: 2 or more");
+    require(a.queue >= 1 && a.queue <= 1024, "--queue: valid: 1 to 1024");
+    require(a.body_mib >= 1 && a.body_mib <= 1024, "--max-body-mib: valid: 1 to 1024");
+    engine::check_run_options(a);
+}
+
+/// Tokens of a conversation.
+std::size_t context_of(const arguments& a, const llama_run::loaded_model& model) {
+    const std::size_t allowed = model.trained_context();
+    require(a.context <= allowed,
+            "--context: valid: 2 to " + std::to_string(allowed) + ", which the model was trained for");
+    return a.context != 0 ? a.context : allowed;
+}
+
+/// A policy that evicts at the end of a prompt sees all of it, up to so many tokens.
+constexpr std::size_t most_at_once = 4096;
+
+llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_model& model) {
+    llama_run::session_options o;
+    o.threads = a.threads;
+    o.sequences = static_cast<std::uint32_t>(a.parallel);
+    o.max_tokens = context_of(a, model);
+    const bool evicts = engine::policy_wants(a.policy).evicts;
+    const std::size_t chunk = a.prefill_chunk.value_or(evicts ? most_at_once : std::size_t{512});
+    // Beside a prompt there is room for a token of every answer.
+    o.batch = static_cast<std::uint32_t>(std::min(chunk, o.max_tokens) + a.parallel);
+    o.cache = engine::cache_options_of(a);
+    require(a.shards <= model.kv_heads(),
+            "--shards: the model has " + std::to_string(model.kv_heads()) + " KV heads, which is the most");
+    o.cache.shards = a.shards; // 0: by the threads
+    return o;
+}
+
+/// SIGTERM and SIGINT, taken by a thread that may lock.
+class ending_signals {
+  public:
+    ending_signals() {
+        ::sigemptyset(&set_);
+        for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set_, number);
+        ::pthread_sigmask(SIG_BLOCK, &set_, nullptr); // of every thread that begins later, too
+        std::signal(SIGPIPE, SIG_IGN);
+    }
+    void wait() const {
+        int number = 0;
+        ::sigwait(&set_, &number);
+    }
+
+  private:
+    sigset_t set_;
+};
+
+void print_header(const arguments& a, const llama_run::session& session) {
+    const engine::cache_stats opened = session.stats();
+    engine::print_header(program,
+                         {.model = a.model,
+                          .shape = session.shape(),
+                          .policies = {a.policy},
+                          .memory_mib = {a.memory_mib},
+                          .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
+                          .threads = a.threads});
+    if (a.host != "127.0.0.1" && a.host != "::1" && a.host != "localhost" && a.key_file.empty())
+        std::fprintf(stderr,
+                     "%s: warning: whoever reaches %s may ask; --api-key-file FILE names those who may\n",
+                     program, a.host.c_str());
+}
+
+void run(const arguments& a) {
+    const kvtl_server::api_keys keys =
+        a.key_file.empty() ? kvtl_server::api_keys() : kvtl_server::api_keys(a.key_file);
+    kvtl_server::http_api http({.host = a.host,
+                                .port = static_cast<int>(a.port),
+                                .max_body = a.body_mib << 20,
+                                .threads = a.parallel + a.queue + 8});
+    const llama_run::loaded_model model(a.model);
+    llama_run::session session(model, sizes_of(a, model), program);
+    print_header(a, session);
+
+    kvtl_server::metrics counts;
+    kvtl_server::conversations held(session, static_cast<unsigned>(a.parallel));
+    const bool evicts = engine::policy_wants(a.policy).evicts;
+    kvtl_server::scheduler work(session, held, counts,
+                                {.queue = a.queue, .whole_prompts = evicts && !a.prefill_chunk});
+    const kvtl_server::served_model served(model, std::filesystem::path(a.model).stem().string(),
+                                           session.max_tokens());
+    const kvtl_server::served all{.keys = keys, .model = served, .work = work, .counts = counts};
+
+    const ending_signals signals;
+    std::thread listening([&] { http.serve(all); });
+    std::thread ending([&] {
+        signals.wait();
+        work.stop();
+    });
+    std::printf("listening on %s\n", http.address().c_str());
+    std::fflush(stdout);
+    work.run();
+    http.stop();
+    listening.join();
+    ending.join();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return engine::run_program(program, [&] {
+        arguments a;
+        CLI::App app(
+            "Serves a GGUF model to OpenAI's clients with llama.cpp; the KV caches of all conversations "
+            "live on flash and are kept by kvtl.",
+            program);
+        define_options(app, a);
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
+        if (a.list_policies) {
+            engine::print_policies();
+        } else {
+            check(app, a);
+            run(a);
+        }
+        return 0;
+    });
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+#include "scheduler.hpp"
+
+#include "error.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace kvtl_server {
+
+namespace {
+
+double seconds(std::chrono::steady_clock::duration d) {
+    return std::chrono::duration<double>(d).count();
+}
+
+} // namespace
+
+scheduler::scheduler(llama_run::session& s, conversations& c, metrics& m, const scheduler_options& o)
+    : session_(s), conversations_(c), metrics_(m), options_(o), slots_(c.size()), batch_(s.batch()),
+      states_(c.size()) {
+    metrics_.take(session_.stats());
+}
+
+std::shared_ptr<job> scheduler::submit(generation g) {
+    auto made = std::make_shared<job>(std::move(g));
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || queue_.size() >= options_.queue) {
+        ++metrics_.refused;
+        return nullptr;
+    }
+    queue_.push_back({made, clock::now()});
+    metrics_.waiting = queue_.size();
+    changed_.notify_one();
+    return made;
+}
+
+void scheduler::run() {
+    while (wait_for_work()) {
+        forget_who_left();
+        admit();
+        if (fill()) decode();
+        publish();
+    }
+    end_all();
+}
+
+void scheduler::stop() {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+}
+
+bool scheduler::stopping() const {
+    const std::lock_guard lock(mutex_);
+    return stopping_;
+}
+
+std::vector<slot_state> scheduler::slots() const {
+    const std::lock_guard lock(mutex_);
+    return states_;
+}
+
+bool scheduler::wait_for_work() {
+    const bool busy =
+        std::any_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || busy || !queue_.empty(); });
+    return !stopping_;
+}
+
+void scheduler::forget_who_left() {
+    {
+        const std::lock_guard lock(mutex_);
+        metrics_.given_up += std::erase_if(queue_, [](const waiting_job& w) { return w.what->given_up(); });
+        metrics_.waiting = queue_.size();
+    }
+    for (unsigned i = 0; i < slots_.size(); ++i)
+        if (slots_[i].what && slots_[i].what->given_up()) {
+            ++metrics_.given_up;
+            leave(i);
+        }
+}
+
+void scheduler::admit() {
+    for (;;) {
+        waiting_job first;
+        {
+            const std::lock_guard lock(mutex_);
+            if (queue_.empty()) return;
+            first = queue_.front();
+        }
+        const auto g = conversations_.take(first.what->asked.space, first.what->asked.prompt);
+        if (!g) return;
+        {
+            const std::lock_guard lock(mutex_); // nobody else takes any
+            queue_.pop_front();
+            metrics_.waiting = queue_.size();
+        }
+        begin(std::move(first), *g);
+    }
+}
+
+void scheduler::begin(waiting_job w, const granted& g) {
+    const generation& asked = w.what->asked;
+    slot& s = slots_[g.place];
+    s = {};
+    s.since = w.since;
+    s.usage = {.prompt = asked.prompt.size(), .cached = g.held};
+    s.read = g.held;
+    s.choice.emplace(asked.temperature, asked.seed);
+    s.text.emplace(asked.stop);
+    s.what = std::move(w.what);
+    metrics_.prompt_tokens += s.usage.prompt;
+    metrics_.cached_tokens += s.usage.cached;
+    ++metrics_.answering;
+}
+
+/// The next batch; false where nothing is left to do.
+bool scheduler::fill() {
+    batch_.clear();
+    for (slot& s : slots_) s.asked.reset();
+    // Answers come first: room for them is always there, as a batch has more tokens than there are slots.
+    for (const bool answering : {true, false}) {
+        const bool beside = batch_.size() > 0;
+        for (std::size_t k = 0; k < slots_.size(); ++k) {
+            const auto i = static_cast<unsigned>((turn_ + k) % slots_.size());
+            slot& s = slots_[i];
+            if (!s.what || s.next.has_value() != answering) continue;
+            if (session_.one_sequence_per_batch() && batch_.size() > 0) continue;
+            if (!answering) {
+                read(i, beside);
+                continue;
+            }
+            s.asked = batch_.size();
+            batch_.add(*s.next, session_.held(i), i, true);
+        }
+    }
+    ++turn_;
+    return batch_.size() > 0;
+}
+
+void scheduler::read(unsigned i, bool beside) {
+    slot& s = slots_[i];
+    const auto& prompt = s.what->asked.prompt;
+    const std::size_t left = prompt.size() - s.read, held = session_.held(i);
+    const bool whole = options_.whole_prompts && s.read == 0 && left <= session_.batch();
+    const std::size_t room =
+        beside && !whole ? std::min(batch_.room(), options_.chunk_beside) : batch_.room();
+    const std::size_t n = std::min(left, room);
+    if (n == 0 || (whole && n < left)) return; // it comes first in a later batch
+    for (std::size_t t = 0; t < n; ++t) {
+        const bool last = t + 1 == left;
+        if (last) s.asked = batch_.size();
+        batch_.add(prompt[s.read + t], held + t, i, last);
+    }
+}
+
+void scheduler::decode() {
+    try {
+        session_.decode(batch_);
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "kvtl-server: a batch failed: %s\n", e.what());
+        const llama_batch& b = batch_.get();
+        for (std::size_t t = 0; t < batch_.size(); ++t) {
+            const auto i = static_cast<unsigned>(b.seq_id[t][0]);
+            if (slots_[i].what) fail(i, e.what());
+        }
+        return;
+    }
+    ++metrics_.steps;
+    const llama_batch& b = batch_.get();
+    for (std::size_t t = 0; t < batch_.size(); ++t) {
+        const auto i = static_cast<unsigned>(b.seq_id[t][0]);
+        const auto id = static_cast<token_id>(b.token[t]);
+        conversations_.add(i, std::span(&id, 1));
+        slot& s = slots_[i];
+        if (s.next)
+            s.next.reset();
+        else
+            ++s.read;
+    }
+    for (unsigned i = 0; i < slots_.size(); ++i)
+        if (slots_[i].what && slots_[i].asked) take(i, session_.logits(*slots_[i].asked));
+}
+
+void scheduler::take(unsigned i, std::span<const float> logits) {
+    slot& s = slots_[i];
+    const auto now = clock::now();
+    if (s.usage.generated == 0)
+        metrics_.first_token.observe(seconds(now - s.since));
+    else
+        metrics_.each_token.observe(seconds(now - s.last_token));
+    s.last_token = now;
+    const token_id id = s.choice->choose(logits);
+    if (session_.model().is_end(id)) return finish(i, finish_reason::stop);
+    ++s.usage.generated;
+    ++metrics_.generated_tokens;
+    s.what->say(s.text->add(session_.model().piece(id)));
+    if (s.text->stopped()) return finish(i, finish_reason::stop);
+    if (s.usage.generated == s.what->asked.max_tokens) return finish(i, finish_reason::length);
+    s.next = id;
+}
+
+void scheduler::finish(unsigned i, finish_reason reason) {
+    slot& s = slots_[i];
+    ++metrics_.finished;
+    metrics_.request.observe(seconds(clock::now() - s.since));
+    s.what->say(s.text->finish());
+    const auto what = s.what;
+    const token_usage usage = s.usage;
+    leave(i);
+    publish(); // who has the answer shall find the slot idle
+    what->end(reason, usage);
+}
+
+void scheduler::fail(unsigned i, const std::string& sentence) {
+    ++metrics_.failed;
+    --metrics_.answering;
+    slots_[i].what->fail(sentence);
+    slots_[i] = {};
+    conversations_.drop(i);
+}
+
+/// The job has ended; its tokens stay, except of a prompt that was not read to its end.
+void scheduler::leave(unsigned i) {
+    const bool read = slots_[i].read == slots_[i].usage.prompt;
+    --metrics_.answering;
+    slots_[i] = {};
+    if (read)
+        conversations_.give_back(i);
+    else
+        conversations_.drop(i);
+}
+
+void scheduler::publish() {
+    const auto now = clock::now();
+    const bool idle =
+        std::none_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
+    if (idle || now - published_ > std::chrono::milliseconds(200)) {
+        published_ = now;
+        metrics_.take(session_.stats());
+    }
+    const std::lock_guard lock(mutex_);
+    for (unsigned i = 0; i < slots_.size(); ++i)
+        states_[i] = {.busy = slots_[i].what != nullptr, .tokens = conversations_.held(i)};
+}
+
+void scheduler::end_all() {
+    const std::string sentence = "the server is stopping; ask again when it has started";
+    for (unsigned i = 0; i < slots_.size(); ++i)
+        if (slots_[i].what) {
+            const auto what = slots_[i].what;
+            ++metrics_.failed;
+            leave(i);
+            what->fail(sentence);
+        }
+    const std::lock_guard lock(mutex_);
+    for (const waiting_job& w : queue_) w.what->fail(sentence);
+    queue_.clear();
+}
+
+} // namespace kvtl_server
