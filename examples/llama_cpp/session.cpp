@@ -238,7 +238,8 @@ void session::begin_kvtl(const session_options& o, const char* program) {
         // The library knows fields, not options.
         const bool memory = started.error().code == kvtl::errc::bound_too_small;
         throw engine::bad_input(why_not_ +
-                                (memory ? "\n  more memory: --memory-mib; fewer tokens to hold: -c" : ""));
+                                (memory ? "\n  more memory: --memory-mib; fewer tokens to hold: -c" : "") +
+                                (memory && o.sequences > 1 ? "; fewer sequences: --parallel" : ""));
     }
     // The file stays open and locked; whatever ends the program now, nothing is left behind.
     if (cache.io != "memory" && !o.keep_file && stats().io != "memory") ::unlink(cache.path.c_str());

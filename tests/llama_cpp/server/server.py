@@ -1,0 +1,365 @@
+# kvtl-server as its clients see it.
+#
+#   server.py KVTL-SERVER KVTL-LLAMA MAKE-TINY-MODEL examples/data
+# SPDX-License-Identifier: MIT
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from client import Server
+
+program, kvtl_llama, make_tiny_model, data = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:5])
+model = f"{data}/tiny-2k.gguf"
+long_text = pathlib.Path(f"{data}/prose.txt").read_text()[:4500]
+sentence = "The kernel is started by"
+
+
+def generated_by_kvtl_llama(folder, *arguments, typed=""):
+    """The JSON of a run with the same preset."""
+    subprocess.run([kvtl_llama, "--policy", "dynakv_estimate", "--io", "posix", "--threads", "1", "--json", "out.json",
+                    *map(str, arguments)], cwd=folder, check=True, input=typed, text=True, capture_output=True)
+    return json.loads((folder / "out.json").read_text())
+
+
+class ServerTest(unittest.TestCase):
+    """One server for all tests of a class."""
+
+    arguments = ["-m", model]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.server = Server(program, *cls.arguments, folder=cls.folder)
+        cls.enterClassContext(cls.server)
+
+
+class Answers(ServerTest):
+    def test_health_and_models(self):
+        self.assertEqual(self.server.get("/health").json, {"status": "ok"})
+        (served,) = self.server.get("/v1/models").json["data"]
+        self.assertEqual((served["id"], served["object"], served["max_model_len"]), ("tiny-2k", "model", 2048))
+
+    def test_completion_is_the_text_of_kvtl_llama(self):
+        for prompt, predict in ((sentence, 24), (long_text, 16)):
+            expected = generated_by_kvtl_llama(self.folder, "-m", model, "-p", prompt, "-n", predict)
+            reply = self.server.complete(prompt, max_tokens=predict).json
+            self.assertEqual(reply["choices"][0]["text"], expected["text"])
+            self.assertEqual(reply["usage"]["prompt_tokens"], expected["prompt_tokens"])
+            self.assertEqual(reply["usage"]["completion_tokens"], len(expected["tokens"]))
+            self.assertEqual(reply["object"], "text_completion")
+
+    def test_a_prompt_of_tokens_is_that_of_its_text(self):
+        tokens = self.server.post("/tokenize", {"content": sentence, "add_special": True}).json["tokens"]
+        self.assertEqual(self.server.text(tokens, max_tokens=8), self.server.text(sentence, max_tokens=8))
+
+    def test_stream_is_the_whole_in_pieces(self):
+        whole = self.server.complete(sentence, max_tokens=24).json
+        events = self.server.complete(sentence, max_tokens=24, stream=True).events
+        self.assertEqual(events[-1], "[DONE]")
+        chunks = [json.loads(e) for e in events[:-1]]
+        self.assertGreater(len(chunks), 10)
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), whole["choices"][0]["text"])
+        self.assertEqual([c["choices"][0]["finish_reason"] for c in chunks[:-1]], [None] * (len(chunks) - 1))
+        self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], whole["choices"][0]["finish_reason"])
+
+    def test_chat_stream_is_the_whole_in_pieces(self):
+        messages = [{"role": "user", "content": sentence}]
+        whole = self.server.chat(messages, max_tokens=12).json
+        self.assertEqual(whole["choices"][0]["message"]["role"], "assistant")
+        events = self.server.chat(messages, max_tokens=12, stream=True, stream_options={"include_usage": True}).events
+        chunks = [json.loads(e) for e in events[:-1]]
+        self.assertEqual(chunks[0]["choices"][0]["delta"]["role"], "assistant")
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks[:-1])
+        self.assertEqual(text, whole["choices"][0]["message"]["content"])
+        self.assertEqual(chunks[-1]["choices"], [])
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 12)
+        self.assertEqual(len({c["id"] for c in chunks}), 1)
+
+    def test_stop_strings(self):
+        text = self.server.text(sentence, max_tokens=24)
+        stop = text[10:14]
+        before = text[: text.index(stop)]
+        choice = self.server.complete(sentence, max_tokens=24, stop=stop).json["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), (before, "stop"))
+        events = self.server.complete(sentence, max_tokens=24, stop=["\0", stop], stream=True).events
+        self.assertEqual("".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]), before)
+
+    def test_seeds(self):
+        def sampled(seed):
+            return self.server.text(sentence, max_tokens=24, temperature=1, seed=seed)
+
+        texts = [sampled(seed) for seed in (1, 2, 3)]
+        self.assertEqual(len(set(texts)), 3)
+        self.assertEqual(sampled(2), texts[1])
+
+    def test_no_content_is_compressed_away_from_a_stream(self):
+        reply = self.server.post("/v1/completions", {"prompt": sentence, "max_tokens": 4, "stream": True},
+                                 headers={"Accept-Encoding": "gzip, br"})
+        self.assertEqual(reply.events[-1], "[DONE]")
+
+    def test_metrics_are_those_of_prometheus(self):
+        self.server.text(sentence, max_tokens=4)
+        sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+')
+        names = set()
+        for line in self.server.get("/metrics").body.decode().splitlines():
+            if line.startswith("# TYPE "):
+                names.add(line.split()[2])
+            elif not line.startswith("# HELP "):
+                self.assertRegex(line, sample)
+                name = re.match("[a-z_]+", line)[0]
+                self.assertIn(re.sub("_(bucket|sum|count)$", "", name) if name not in names else name, names)
+        before = self.server.metrics()
+        self.server.text(sentence, max_tokens=4)
+        after = self.server.metrics()
+        self.assertEqual(after["kvtl_generation_tokens_total"] - before["kvtl_generation_tokens_total"], 4)
+        self.assertEqual(after['kvtl_requests_total{status="finished"}'] - before['kvtl_requests_total{status="finished"}'], 1)
+        self.assertGreater(after["kvtl_cache_memory_bytes"], 0)
+
+
+class Refusals(ServerTest):
+    arguments = ["-m", model, "--max-body-mib", "1"]
+
+    def refused(self, status, words, path, body, **more):
+        reply = self.server.post(path, body, **more)
+        self.assertEqual(reply.status, status, reply.body)
+        self.assertIn(words, reply.error)
+        self.assertIn("valid: ", reply.error)
+        self.assertEqual(set(reply.json["error"]), {"message", "type", "param", "code"})
+        return reply.json["error"]
+
+    def test_bodies(self):
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
+            self.refused(400, "no JSON", path, "{")
+            self.refused(400, "no JSON", path, '{"prompt": "\\ud800"}')
+            self.refused(400, "the body is array", path, "[]")
+            self.refused(415, "text/plain", path, "{}", headers={"Content-Type": "text/plain"})
+            self.refused(413, "too large", path, " " * (1 << 21))
+
+    def test_fields(self):
+        c, chat = "/v1/completions", "/v1/chat/completions"
+        good = {"prompt": sentence, "max_tokens": 4}
+        for words, field in (("max_tokens is -1", {"max_tokens": -1}), ("max_tokens is 0", {"max_tokens": 0}),
+                             ("max_tokens is 1.5", {"max_tokens": 1.5}), ("temperature is -1", {"temperature": -1}),
+                             ("temperature is 3", {"temperature": 3}), ('seed is "x"', {"seed": "x"}),
+                             ("stop is 7", {"stop": 7}), ("n is 2", {"n": 2}), ("logprobs is 3", {"logprobs": 3}),
+                             ("prompt is {}", {"prompt": {}}), ("prompt is -1", {"prompt": [1, -1]}),
+                             ("prompt is 99999999", {"prompt": [99999999]}), ('stream is "yes"', {"stream": "yes"}),
+                             ("no tokens", {"prompt": []}), ("stream_options is 1", {"stream_options": 1})):
+            error = self.refused(400, words, c, good | field)
+            self.assertEqual(error["type"], "invalid_request_error")
+        self.refused(400, "prompt is missing", c, {})
+        for messages in (None, [], "hello", {}):
+            self.refused(400, "messages is missing", chat, {"messages": messages})
+        self.refused(400, "messages[0]", chat, {"messages": ["hello"]})
+        self.refused(400, "messages[0].content is missing", chat, {"messages": [{"role": "user"}]})
+        image = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
+        self.refused(400, "text only", chat, {"messages": [image]})
+        parts = [{"role": "user", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "end"}]}]
+        self.assertEqual(self.server.chat(parts, max_tokens=2).status, 200)
+
+    def test_model_that_is_not_there(self):
+        error = self.refused(404, 'valid: "tiny-2k"', "/v1/completions", {"model": "gpt-5", "prompt": "x"})
+        self.assertEqual(error["code"], "model_not_found")
+        self.assertEqual(self.server.complete("x", model="tiny-2k", max_tokens=1).status, 200)
+
+    def test_context(self):
+        error = self.refused(400, "context has 2048 tokens", "/v1/completions", {"prompt": [5] * 2048})
+        self.assertEqual(error["code"], "context_length_exceeded")
+        error = self.refused(400, "valid: 1 to 48", "/v1/completions", {"prompt": [5] * 2000, "max_tokens": 49})
+        self.assertEqual(error["code"], "context_length_exceeded")
+        reply = self.server.complete([5] * 2000, max_tokens=48, stream=False)
+        self.assertEqual(reply.status, 200, reply.body)
+
+    def test_paths(self):
+        reply = self.server.get("/v1/nothing")
+        self.assertEqual(reply.status, 404)
+        self.assertIn("/v1/chat/completions", reply.error)
+
+    def test_the_server_goes_on(self):
+        self.assertEqual(len(self.server.text(sentence, max_tokens=4)) > 0, True)
+
+
+class ManyAtOnce(ServerTest):
+    def test_answers_do_not_depend_on_others(self):
+        prompts = [sentence, long_text[:900], "A cache of keys and values", long_text[900:2000]]
+        alone = [self.server.text(p, max_tokens=40) for p in prompts]
+        steps = self.server.metrics()["kvtl_steps_total"]
+        together = [None] * len(prompts)
+
+        def ask(i):
+            together[i] = self.server.text(prompts[i], max_tokens=40)
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(together, alone)
+        self.assertGreater(self.server.metrics()["kvtl_steps_total"], steps)
+
+    def test_a_long_prompt_does_not_stop_an_answer(self):
+        pieces = 0
+        with self.server.open("/v1/completions", {"prompt": sentence, "max_tokens": 2000, "stream": True, "temperature": 0,
+                                                  "seed": 1}) as answer:
+            stream = answer.makefile("rb")
+
+            def next_piece():
+                while not (line := stream.readline()).startswith(b"data: {"):
+                    self.assertTrue(line, "the answer has ended")
+
+            for _ in range(5):
+                next_piece()
+            before = self.server.metrics()["kvtl_generation_tokens_total"]
+            reply = self.server.complete(long_text, max_tokens=1).json
+            after = self.server.metrics()["kvtl_generation_tokens_total"]
+            self.assertGreater(reply["usage"]["prompt_tokens"], 1000)
+            # Its chunks have 128 tokens, and each batch has a token of the answer, too.
+            self.assertGreater(after - before, reply["usage"]["prompt_tokens"] // 128)
+            next_piece()
+        Server.until(lambda: self.server.busy() == 0)
+
+
+class Clients(ServerTest):
+    arguments = ["-m", model, "--parallel", "1", "--queue", "1"]
+    endless = {"prompt": sentence, "max_tokens": 2000, "temperature": 0}
+
+    def gone(self):
+        return self.server.metrics()['kvtl_requests_total{status="disconnected"}']
+
+    def test_a_client_that_goes_away_frees_its_slot(self):
+        for stream in (True, False):
+            before = self.gone()
+            with self.server.open("/v1/completions", self.endless | {"stream": stream}):
+                Server.until(lambda: self.server.busy() == 1)
+            Server.until(lambda: self.gone() == before + 1)
+            self.assertEqual(self.server.busy(), 0)
+
+    def test_queue(self):
+        def waiting():
+            return self.server.metrics()["kvtl_requests_waiting"]
+
+        with self.server.open("/v1/completions", self.endless):
+            Server.until(lambda: self.server.busy() == 1)
+            with self.server.open("/v1/completions", self.endless):
+                Server.until(lambda: waiting() == 1)
+                reply = self.server.complete(sentence)
+                self.assertEqual((reply.status, reply.json["error"]["code"]), (503, "queue_full"))
+            Server.until(lambda: waiting() == 0)
+            self.assertEqual(self.server.busy(), 1)
+        self.assertEqual(self.server.complete(sentence, max_tokens=2).status, 200)
+
+
+class Turns(ServerTest):
+    """A preset that keeps everything: what is reused changes no token."""
+
+    arguments = ["-m", model, "--policy", "full"]
+
+    def test_a_second_turn_is_not_computed_again(self):
+        first = self.server.complete(long_text, max_tokens=20).json
+        self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        prompt = long_text + first["choices"][0]["text"] + "\nQuestion: what is it?"
+        again = self.server.complete(prompt, max_tokens=20).json
+        self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"],
+                           first["usage"]["prompt_tokens"] - 2)
+        with Server(program, *self.arguments, folder=self.folder) as cold:
+            fresh = cold.complete(prompt, max_tokens=20).json
+        self.assertEqual(fresh["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(again["choices"][0]["text"], fresh["choices"][0]["text"])
+
+    def test_the_same_prompt_again(self):
+        texts = [self.server.complete(long_text[500:1500], max_tokens=12).json for _ in range(2)]
+        self.assertEqual(texts[0]["choices"], texts[1]["choices"])
+        usage = texts[1]["usage"]
+        self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 1)
+
+
+class Templates(unittest.TestCase):
+    def test_chat_is_the_conversation_of_kvtl_llama(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            subprocess.run([make_tiny_model, "llama", "f16", folder / "chat.gguf", "chat=1"], check=True)
+            spoken = generated_by_kvtl_llama(folder, "-m", "chat.gguf", "-i", "-n", 12, typed="hello there\nand then?\n")
+            answers = spoken["answers"]
+            with Server(program, "-m", "chat.gguf", folder=folder) as server:
+                messages = []
+                for said, expected in zip(("hello there", "and then?"), answers, strict=True):
+                    messages.append({"role": "user", "content": said})
+                    reply = server.chat(messages, max_tokens=12).json["choices"][0]["message"]
+                    self.assertEqual(reply["content"], expected["text"])
+                    messages.append(reply)
+
+
+class Keys(unittest.TestCase):
+    def test_keys_are_asked_for_and_separate_users(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "keys").write_text("# users\nalice-key\n\nbob-key\r\n")
+            with Server(program, "-m", model, "--api-key-file", "keys", "--policy", "full", folder=folder) as server:
+                self.assertEqual(server.get("/health").status, 200)
+                for key in (None, "", "wrong", "alice-ke", "alice-key2", "# users"):
+                    for reply in (server.complete(sentence, key), server.get("/metrics", key=key),
+                                  server.get("/v1/models", key=key), server.get("/nothing", key=key)):
+                        self.assertEqual(reply.status, 401)
+                        self.assertEqual(reply.json["error"]["code"], "invalid_api_key")
+
+                def cached(key):
+                    reply = server.complete(long_text[:1000], key, max_tokens=4)
+                    self.assertEqual(reply.status, 200, reply.body)
+                    return reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+                self.assertEqual(cached("alice-key"), 0)
+                self.assertEqual(cached("bob-key"), 0)
+                self.assertGreater(cached("alice-key"), 100)
+                self.assertGreater(cached("bob-key"), 100)
+
+
+class Program(unittest.TestCase):
+    def test_bad_usage(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "empty").write_text("# nobody\n")
+            for words, arguments in (("--port", ["--port", "65536"]), ("--port", ["--port", "-1"]),
+                                     ("--parallel", ["--parallel", "0"]), ("--queue", ["--queue", "0"]),
+                                     ("--context", ["-c", "4096"]), ("unknown policy", ["--policy", "magic"]),
+                                     ("missing", ["--api-key-file", "missing"]), ("no key", ["--api-key-file", "empty"]),
+                                     ("cannot listen", ["--host", "192.0.2.1"]), ("missing.gguf", ["-m", "missing.gguf"]),
+                                     ("--parallel", ["--memory-mib", "1"])):
+                done = subprocess.run([program, "-m", model, "--port", "0", "--io", "posix", *arguments], cwd=folder,
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 2, arguments)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_a_port_that_is_taken(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            with Server(program, "-m", model, folder=folder) as server:
+                done = subprocess.run([program, "-m", model, "--port", str(server.port)], cwd=folder, capture_output=True,
+                                      text=True, check=False)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"cannot listen on 127.0.0.1 port {server.port}", done.stderr)
+
+    def test_sigterm_ends_what_is_open_and_leaves_nothing_behind(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            with Server(program, "-m", model, folder=folder) as server:
+                answer = server.open("/v1/completions", {"prompt": sentence, "max_tokens": 2000, "stream": True,
+                                                         "temperature": 0})
+                Server.until(lambda: server.busy() == 1)
+            rest = b""
+            while more := answer.recv(65536):
+                rest += more
+            answer.close()
+            self.assertIn(b"the server is stopping", rest)
+            self.assertEqual([f.name for f in folder.iterdir()], ["log"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]], verbosity=2)
