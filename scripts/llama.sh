@@ -7,30 +7,9 @@
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 
-root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
-build=$root/build/demo
-complain() {
-    echo "llama.sh: $*" >&2
-    exit 1
-}
-own="build one and name its folder: KVTL_LLAMA_ROOT=FOLDER scripts/llama.sh (examples/llama_cpp/README.md, Set-up)"
-
-if [[ -n ${KVTL_LLAMA_ROOT:-} ]]; then
-    "$root/scripts/deps.sh"
-    llama_root=$(realpath "$KVTL_LLAMA_ROOT")
-else
-    "$root/scripts/deps.sh" --llama || complain "llama.cpp could not be fetched; try again, or $own"
-    llama_root=$root/build/llama.cpp
-fi
-
-# A folder that exists keeps the generator it was configured with.
-generator=()
-[[ -f $build/CMakeCache.txt ]] || generator=(-G Ninja)
-cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DKVTL_PRESETS=demo \
-    -DKVTL_LLAMA_ROOT="$llama_root" -DKVTL_BUILD_EXAMPLES=ON -DKVTL_BUILD_TESTS=OFF -DKVTL_BUILD_BENCH=OFF >&2
-cmake --build "$build" --target help | grep -w kvtl_llama_program >/dev/null ||
-    complain "there is no llama.cpp to build with; $own"
-cmake --build "$build" --target kvtl_llama_program --parallel "$(nproc)" >&2
+# shellcheck source=scripts/with_llama.sh
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/with_llama.sh"
+build_with_llama llama.sh kvtl_llama_program ""
 
 (($# > 0)) || set -- -m "$root/examples/data/tiny-2k.gguf" -i
-exec "$build/bin/kvtl-llama" "$@"
+exec "$root/build/demo/bin/kvtl-llama" "$@"
