@@ -32,13 +32,31 @@ bool sampler::go_on_from(const std::string& state) {
     return !in.fail();
 }
 
+double sampler::keep_likely(double total) {
+    order_.resize(weights_.size());
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    const auto less = [&](std::size_t a, std::size_t b) {
+        return weights_[a] != weights_[b] ? weights_[a] < weights_[b] : a > b;
+    };
+    std::make_heap(order_.begin(), order_.end(), less);
+    auto rest = order_.end();
+    double kept = 0;
+    do {
+        std::pop_heap(order_.begin(), rest, less);
+        kept += weights_[*--rest];
+    } while (kept < top_p_ * total && rest != order_.begin());
+    std::for_each(order_.begin(), rest, [&](std::size_t i) { weights_[i] = 0; });
+    return kept;
+}
+
 token_id sampler::choose(std::span<const float> logits) {
     const auto best = std::max_element(logits.begin(), logits.end());
     if (temperature_ <= 0) return static_cast<token_id>(best - logits.begin());
     weights_.clear();
     for (const float x : logits)
         weights_.push_back(std::exp((static_cast<double>(x) - static_cast<double>(*best)) / temperature_));
-    const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    if (top_p_ < 1) total = keep_likely(total);
     // 53 random bits, because the standard library's distributions differ between implementations.
     double left = static_cast<double>(random_() >> 11) * 0x1p-53 * total;
     for (std::size_t i = 0; i < weights_.size(); ++i) {

@@ -184,6 +184,19 @@ status attachment::state::check_saving(const char* call, llama_seq_id seq) const
     return {};
 }
 
+status attachment::state::check_taking(const char* call, llama_seq_id seq) const noexcept {
+    if (status e = check_saving(call, seq); !e) return e;
+    const conversation& c = conversations[static_cast<std::size_t>(seq)];
+    if (!c.begun) return {};
+    return status::failure(errc::invalid_argument, "%s: sequence %d has %u tokens; valid: one that was ended",
+                           call, seq, c.tokens);
+}
+
+void attachment::state::take(llama_seq_id seq, kvtl::sequence_id id, std::uint64_t held) noexcept {
+    conversations[static_cast<std::size_t>(seq)] = {
+        .id = id, .begun = true, .prompt_open = held == 0, .tokens = static_cast<std::uint32_t>(held)};
+}
+
 void attachment::state::forget(llama_seq_id seq) noexcept {
     conversation& c = conversations[static_cast<std::size_t>(seq)];
     if (c.begun) static_cast<void>(cache->end(c.id));
@@ -369,18 +382,25 @@ kvtl::result<kvtl::save_facts> attachment::save(llama_seq_id seq, const std::str
 kvtl::result<kvtl::loaded_sequence> attachment::load(llama_seq_id seq, const std::string& path,
                                                      const kvtl::load_options& o) {
     state& a = *state_;
-    if (status e = a.check_saving("load", seq); !e) return e;
-    conversation& c = a.conversations[static_cast<std::size_t>(seq)];
-    if (c.begun)
-        return status::failure(errc::invalid_argument,
-                               "load: sequence %d has %u tokens; valid: one that was ended", seq, c.tokens);
+    if (status e = a.check_taking("load", seq); !e) return e;
     auto loaded = a.cache->load(path, o);
     if (!loaded) return loaded;
-    c = {.id = loaded->seq,
-         .begun = true,
-         .prompt_open = false,
-         .tokens = static_cast<std::uint32_t>(loaded->tokens)};
+    a.take(seq, loaded->seq, loaded->tokens);
     return loaded;
+}
+
+status attachment::adopt(llama_seq_id seq, kvtl::sequence_id id, std::size_t tokens) {
+    state& a = *state_;
+    if (status e = a.check_taking("adopt", seq); !e) return e;
+    a.take(seq, id, tokens);
+    return {};
+}
+
+std::optional<kvtl::sequence_id> attachment::name_of(llama_seq_id seq) const noexcept {
+    const auto& all = state_->conversations;
+    const bool there = seq >= 0 && static_cast<std::size_t>(seq) < all.size();
+    if (!there || !all[static_cast<std::size_t>(seq)].begun) return std::nullopt;
+    return all[static_cast<std::size_t>(seq)].id;
 }
 
 llama_pos attachment::held(llama_seq_id seq) const noexcept {

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,12 @@ class attachment {
     /// A sequence that has not begun, or was ended, goes on from such a file: the next token's position is held(seq).
     [[nodiscard]] kvtl::result<kvtl::loaded_sequence> load(llama_seq_id seq, const std::string& path,
                                                            const kvtl::load_options& o = {});
+
+    /// A sequence of the cache that nothing else uses, such as a branch or one that somebody loaded, becomes `seq`, which has
+    /// not begun or was ended. `tokens`: that it holds. The attachment ends it from now on.
+    [[nodiscard]] kvtl::status adopt(llama_seq_id seq, kvtl::sequence_id id, std::size_t tokens);
+    /// The cache's own name of a sequence; nothing for one that has not begun or was ended.
+    [[nodiscard]] std::optional<kvtl::sequence_id> name_of(llama_seq_id seq) const noexcept;
 
     /// Tokens of a sequence, 0 for one that has not begun or was ended.
     [[nodiscard]] llama_pos held(llama_seq_id seq) const noexcept;

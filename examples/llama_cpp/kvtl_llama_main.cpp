@@ -11,10 +11,7 @@
 #include "cleanup.hpp"
 #include "command_line.hpp"
 #include "error.hpp"
-#include "fingerprint.hpp"
-#include "gguf.hpp"
 #include "memory_report.hpp"
-#include "model.hpp"
 #include "model_choice.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -120,15 +117,6 @@ std::vector<std::string> texts_of(const arguments& a) {
     return lines;
 }
 
-/// What the project's own engine would call the model, for bases that ship with it; 0 for what it cannot read.
-std::uint64_t fingerprint(const std::string& file) {
-    try {
-        return engine::fingerprint_of(engine::model(engine::gguf_file(file)));
-    } catch (const bad_input&) {
-        return 0;
-    }
-}
-
 std::size_t longest_of(std::span<const std::vector<token_id>> prompts) {
     std::size_t longest = 0;
     for (const auto& p : prompts) longest = std::max(longest, p.size());
@@ -183,7 +171,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     o.cache = engine::cache_options_of(a);
     o.cache.prefill_tokens = a.interactive ? 0 : std::max<std::size_t>(longest, 1);
     o.cache.keep_file = a.keep_file;
-    o.cache.fingerprint = fingerprint(a.model);
+    o.cache.fingerprint = llama_run::shipped_fingerprint(a.model);
     if (a.shards > model.kv_heads())
         throw bad_input("--shards: the model has " + std::to_string(model.kv_heads()) +
                         " KV heads, which is the most");

@@ -66,6 +66,8 @@ struct attachment::state {
     [[nodiscard]] status begin_new();
     [[nodiscard]] status undo(const status& why);
     [[nodiscard]] status check_saving(const char* call, llama_seq_id seq) const noexcept;
+    [[nodiscard]] status check_taking(const char* call, llama_seq_id seq) const noexcept;
+    void take(llama_seq_id seq, kvtl::sequence_id id, std::uint64_t held) noexcept;
     [[nodiscard]] llama_pos held_by(llama_seq_id seq) const noexcept {
         return static_cast<llama_pos>(conversations[static_cast<std::size_t>(seq)].tokens);
     }

@@ -4,6 +4,9 @@
 #include "backends.hpp"
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "fingerprint.hpp"
+#include "gguf.hpp"
+#include "model.hpp"
 #include "program.hpp"
 #include "tuned_file.hpp"
 
@@ -298,6 +301,17 @@ kvtl::loaded_sequence session::load(unsigned sequence, const std::string& path, 
     return *loaded;
 }
 
+kvtl::sequence_id session::name_of(unsigned sequence) const {
+    const auto id = attachment_->name_of(static_cast<llama_seq_id>(sequence));
+    if (!id) throw engine::run_failure("sequence " + std::to_string(sequence) + " has not begun");
+    return *id;
+}
+
+void session::adopt(unsigned sequence, kvtl::sequence_id id, std::size_t tokens) {
+    if (auto s = attachment_->adopt(static_cast<llama_seq_id>(sequence), id, tokens); !s)
+        throw engine::run_failure(s.what());
+}
+
 void session::finish_trace() {
     if (recording_ != nullptr) recording_->finish();
 }
@@ -313,6 +327,14 @@ engine::cache_stats session::stats() const {
 
 bool session::one_sequence_per_batch() const noexcept {
     return attachment_ && attachment_->facts().hybrid;
+}
+
+std::uint64_t shipped_fingerprint(const std::string& file) {
+    try {
+        return engine::fingerprint_of(engine::model(engine::gguf_file(file)));
+    } catch (const engine::bad_input&) {
+        return 0;
+    }
 }
 
 std::uint64_t process_resident_bytes_peak() {

@@ -108,6 +108,12 @@ class session {
     kvtl::save_facts save(unsigned sequence, const std::string& path, const kvtl::save_options& o);
     kvtl::loaded_sequence load(unsigned sequence, const std::string& path, const kvtl::load_options& o);
 
+    /// For who keeps sequences elsewhere: the cache, its name of a sequence, and a sequence of it in place of one that was ended.
+    /// Of a session with kvtl. Throws run_failure.
+    [[nodiscard]] engine::kv_cache& cache() noexcept { return attachment_->cache(); }
+    [[nodiscard]] kvtl::sequence_id name_of(unsigned sequence) const;
+    void adopt(unsigned sequence, kvtl::sequence_id id, std::size_t tokens);
+
     /// Completes the trace, where there is one. Throws run_failure.
     void finish_trace();
 
@@ -142,6 +148,9 @@ class session {
     kvtl::result<engine::memory_use> least_ = engine::memory_use{};
     std::vector<std::size_t> plain_held_;
 };
+
+/// What the project's own engine would call a model, for bases that ship with it; 0 for what it cannot read.
+[[nodiscard]] std::uint64_t shipped_fingerprint(const std::string& file);
 
 /// VmHWM: the most that the process has had in memory, mapped weights included.
 [[nodiscard]] std::uint64_t process_resident_bytes_peak();

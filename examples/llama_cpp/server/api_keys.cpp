@@ -4,6 +4,9 @@
 #include "error.hpp"
 #include "input_file.hpp"
 
+#include <openssl/evp.h>
+
+#include <array>
 #include <sstream>
 
 namespace kvtl_server {
@@ -15,6 +18,11 @@ bool equal(std::string_view a, std::string_view b) noexcept {
     for (std::size_t i = 0; i < a.size(); ++i)
         different |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(i < b.size() ? b[i] : 0);
     return different == 0;
+}
+
+std::string_view key_of(std::string_view authorization) noexcept {
+    constexpr std::string_view scheme = "Bearer ";
+    return authorization.starts_with(scheme) ? authorization.substr(scheme.size()) : std::string_view();
 }
 
 } // namespace
@@ -31,9 +39,19 @@ api_keys::api_keys(const std::string& file) {
         throw engine::bad_input("--api-key-file: " + file + " has no key; valid: one per line");
 }
 
-std::string_view api_keys::key_of(std::string_view authorization) noexcept {
-    constexpr std::string_view scheme = "Bearer ";
-    return authorization.starts_with(scheme) ? authorization.substr(scheme.size()) : std::string_view();
+std::string api_keys::space_of(std::string_view authorization) {
+    const std::string_view key = key_of(authorization);
+    if (key.empty()) return {};
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+    unsigned bytes = 0;
+    if (EVP_Digest(key.data(), key.size(), digest.data(), &bytes, EVP_sha256(), nullptr) != 1)
+        throw engine::run_failure("SHA-256 is not available");
+    std::string text;
+    for (unsigned i = 0; i < bytes; ++i) {
+        text += "0123456789abcdef"[digest[i] >> 4U];
+        text += "0123456789abcdef"[digest[i] & 15U];
+    }
+    return text;
 }
 
 bool api_keys::allows(std::string_view authorization) const noexcept {

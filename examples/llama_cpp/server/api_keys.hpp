@@ -18,8 +18,8 @@ class api_keys {
     /// `authorization`: "Bearer KEY", or "" for none. Time depends on the length of the keys only.
     [[nodiscard]] bool allows(std::string_view authorization) const noexcept;
 
-    /// The key, or "".
-    [[nodiscard]] static std::string_view key_of(std::string_view authorization) noexcept;
+    /// A name for what belongs to the sender: the SHA-256 of the key, which so stands in no file, or "" without one.
+    [[nodiscard]] static std::string space_of(std::string_view authorization);
 
   private:
     std::vector<std::string> keys_; ///< none: anybody

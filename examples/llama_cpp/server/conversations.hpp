@@ -1,18 +1,26 @@
-// What the sequences of a session hold between two requests, so that a prompt that goes on from one of them is not
-// computed again.
+// What the sequences of a session hold between two requests, and what is stored of others, so that a prompt that goes on from
+// a conversation is not computed again.
 //
-// Rules:   a prompt goes on from the sequence that has the longest beginning of it, token by token, within its space. Of
-//          sequences that nobody needs the one that was used least recently is given up.
+// Rules:   a prompt goes on from the sequence that has a beginning of it, token by token and within its space, else from the
+//          longest one that is stored. Of sequences that nobody works on the one that was used least recently is given up;
+//          it is stored before. Hybrid models have a state that cannot be stored: theirs is lost.
+// Shared:  a beginning that two prompts of a space have in common, such as a system prompt or a document, is stored by itself
+//          while the second of them is read.
+// Errors:  what cannot be stored or loaded is computed again; a line on standard error and a counter say so.
 // Threads: that of the session.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/prefix_store.hpp>
+
 #include "job.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace kvtl_server {
@@ -20,13 +28,19 @@ namespace kvtl_server {
 /// A sequence and how many tokens of the prompt it has.
 struct granted {
     unsigned place = 0;
-    std::size_t held = 0; ///< fewer than the prompt has
+    std::size_t held = 0;   ///< fewer than the prompt has
+    std::size_t shared = 0; ///< where a beginning ends that store_beginning() shall store; 0: there is none
 };
 
 class conversations {
   public:
-    /// `places`: sequences of the session.
+    using store = kvtl::prefix_store<engine::kv_cache>;
+
+    /// `places`: sequences of the session, which must outlive it.
     conversations(llama_run::session& s, unsigned places) : session_(s), places_(places) {}
+
+    /// From now on what is given up goes to files. `beginnings`: shared ones, too. Throws bad_input.
+    void keep_in(kvtl::prefix_store_config config, bool beginnings);
 
     /// A sequence for a prompt; nothing where all are busy.
     [[nodiscard]] std::optional<granted> take(const std::string& space, std::span<const token_id> prompt);
@@ -37,8 +51,14 @@ class conversations {
     /// Likewise, and it can be of no use: it is emptied.
     void drop(unsigned place);
 
+    /// Stores what the sequence holds, for others.
+    void store_beginning(unsigned place);
+    /// Stores a sequence that nobody works on and that has grown since it was stored. False where there is none.
+    bool store_one();
+
     [[nodiscard]] std::size_t held(unsigned place) const noexcept { return places_[place].tokens.size(); }
     [[nodiscard]] unsigned size() const noexcept { return static_cast<unsigned>(places_.size()); }
+    [[nodiscard]] kvtl::prefix_statistics statistics() const;
 
   private:
     struct sequence {
@@ -46,12 +66,30 @@ class conversations {
         std::string space;
         std::vector<token_id> tokens;
         std::uint64_t used = 0;
+        std::size_t stored = 0;     ///< tokens, when it was stored
+        kvtl::prefix_id prefix = 0; ///< as what
     };
     [[nodiscard]] std::optional<granted> go_on(const std::string& space, std::span<const token_id> prompt);
-    [[nodiscard]] sequence* least_used();
+    [[nodiscard]] std::optional<granted> begin(const std::string& space, std::span<const token_id> prompt);
+    [[nodiscard]] bool is_worth_storing(const sequence& s) const noexcept;
+    [[nodiscard]] std::size_t shared_with_others(const std::string& space,
+                                                 std::span<const token_id> prompt) const;
+    void remember(const std::string& space, std::span<const token_id> prompt);
+    void put(unsigned place);
+    kvtl::prefix_id keep(sequence& s, kvtl::prefix_id replaces);
+
+    struct asked {
+        std::string space;
+        std::vector<token_id> prompt;
+    };
 
     llama_run::session& session_;
     std::vector<sequence> places_;
+    std::optional<store> store_;
+    bool beginnings_ = false;
+    std::deque<asked> recent_; ///< prompts, the last one in front
+    std::size_t recent_tokens_ = 0;
+    std::unordered_set<kvtl::prefix_id> shared_;
     std::uint64_t now_ = 0;
 };
 

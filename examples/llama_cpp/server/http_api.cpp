@@ -21,6 +21,9 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr const char* json_type = "application/json";
+constexpr const char* chat_page =
+#include "page.inc"
+    ;
 constexpr std::chrono::milliseconds look_after_client{200};
 
 void put_error(Response& res, const api_error& e) {
@@ -32,7 +35,7 @@ void put_error(Response& res, const api_error& e) {
 api_error error_of(int status, const Request& req, std::size_t max_body) {
     if (status == 404)
         return {404, "there is no " + req.method + " " + req.path +
-                         "; valid: GET /health, /v1/models, /slots, /metrics; POST /v1/completions, "
+                         "; valid: GET /, /health, /v1/models, /slots, /metrics; POST /v1/completions, "
                          "/v1/chat/completions, /tokenize"};
     if (status == 413)
         return {413, "the body is too large; valid: up to " + std::to_string(max_body) + " bytes"};
@@ -83,7 +86,7 @@ bool send_stream(reply& r, httplib::DataSink& sink) {
 
 void complete(const Request& req, Response& res, bool chat, const served& s) {
     completion_request asked = parse_completion(body_of(req), chat, s.model);
-    asked.what.space = api_keys::key_of(req.get_header_value("Authorization"));
+    asked.what.space = api_keys::space_of(req.get_header_value("Authorization"));
     const completion_writer writer(asked, s.model);
     auto submitted = s.work.submit(std::move(asked.what));
     if (!submitted) {
@@ -128,6 +131,11 @@ template <class Handler> httplib::Server::Handler guarded(const Handler& handle)
 }
 
 void add_routes(httplib::Server& server, const served& s) {
+    server.Get("/", [](const Request&, Response& res) {
+        res.set_header("Content-Security-Policy", "default-src 'self'; script-src 'unsafe-inline'; style-src "
+                                                  "'unsafe-inline'; frame-ancestors 'none'");
+        res.set_content(chat_page, "text/html; charset=utf-8");
+    });
     server.Get("/health", [&s](const Request&, Response& res) {
         if (s.work.stopping())
             put_error(res, api_error(503, "the server is stopping"));
@@ -148,10 +156,10 @@ void add_routes(httplib::Server& server, const served& s) {
                 guarded([&s](const Request& req, Response& res) { complete(req, res, true, s); }));
 }
 
-/// Only /health is for everybody.
+/// Only the page and /health are for everybody.
 void ask_for_keys(httplib::Server& server, const served& s) {
     server.set_pre_routing_handler([&s](const Request& req, Response& res) {
-        if (req.path == "/health" || s.keys.allows(req.get_header_value("Authorization")))
+        if (req.path == "/" || req.path == "/health" || s.keys.allows(req.get_header_value("Authorization")))
             return httplib::Server::HandlerResponse::Unhandled;
         put_error(res, api_error(401, "the key is missing or wrong; valid: Authorization: Bearer KEY", "",
                                  "invalid_api_key"));

@@ -1,4 +1,4 @@
-// The server's addresses: OpenAI's /v1/models, /v1/completions and /v1/chat/completions, and /health, /tokenize, /slots and
+// The server's addresses: a page of chats at /, OpenAI's /v1/models, /v1/completions and /v1/chat/completions, and /health, /tokenize, /slots and
 // /metrics as llama-server has them.
 //
 // Errors:  a status of HTTP, and OpenAI's {"error":{...}}.

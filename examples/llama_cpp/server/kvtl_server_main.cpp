@@ -15,6 +15,7 @@
 #include "error.hpp"
 #include "http_api.hpp"
 #include "model_choice.hpp"
+#include "model_digest.hpp"
 #include "program.hpp"
 #include "run_header.hpp"
 #include "run_options.hpp"
@@ -28,6 +29,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -46,6 +48,8 @@ struct arguments : engine::run_options {
     std::size_t context = 0;
     std::size_t queue = 64;
     std::size_t body_mib = 8;
+    std::string store;
+    std::size_t store_mib = 4096;
 
     arguments() { policy = "dynakv_estimate"; }
 };
@@ -66,8 +70,14 @@ void define_options(CLI::App& app, arguments& a) {
                    "longest conversation in tokens (default: what the model allows)");
     app.add_option("--queue", a.queue, "requests that may wait while all are busy")->capture_default_str();
     app.add_option("--max-body-mib", a.body_mib, "largest body of a request")->capture_default_str();
+    app.add_option("--store", a.store,
+                   "folder of conversations, which go on from there (default: ~/.cache/kvtl)");
+    app.add_option("--store-mib", a.store_mib,
+                   "most that they may take on the disk; 0: they end with the server")
+        ->capture_default_str();
     engine::define_cache_options(app, a);
-    engine::finish_options(app, {"--port", "--parallel", "--context", "--queue", "--max-body-mib"});
+    engine::finish_options(app,
+                           {"--port", "--parallel", "--context", "--queue", "--max-body-mib", "--store-mib"});
 }
 
 void check(const CLI::App& app, const arguments& a) {
@@ -78,7 +88,43 @@ void check(const CLI::App& app, const arguments& a) {
     require(app.count("--context") == 0 || a.context > 1, "--context: valid: 2 or more");
     require(a.queue >= 1 && a.queue <= 1024, "--queue: valid: 1 to 1024");
     require(a.body_mib >= 1 && a.body_mib <= 1024, "--max-body-mib: valid: 1 to 1024");
+    require(a.store_mib <= std::size_t{1} << 30, "--store-mib: valid: 0 to 1073741824");
     engine::check_run_options(a);
+}
+
+/// The folder of conversations, which is made where it is missing.
+std::string store_folder(const arguments& a) {
+    std::filesystem::path folder = a.store;
+    if (folder.empty()) {
+        const char* home = std::getenv("HOME");
+        require(home != nullptr && *home != '\0', "there is no HOME for its default; name a folder");
+        folder = std::filesystem::path(home) / ".cache" / "kvtl";
+    }
+    std::error_code why;
+    if (std::filesystem::create_directories(folder, why))
+        std::filesystem::permissions(folder, std::filesystem::perms::owner_all, why); // others' questions
+    require(!why, "cannot make " + folder.string() + ": " + why.message());
+    return folder.string();
+}
+
+void keep_conversations(const arguments& a, llama_run::session& session, kvtl_server::conversations& held) {
+    if (a.store_mib == 0) return;
+    if (session.one_sequence_per_batch()) {
+        std::fprintf(stderr,
+                     "%s: note: conversations end with the server, as the model has layers with a recurrent "
+                     "state, which is not saved\n",
+                     program);
+        return;
+    }
+    try {
+        held.keep_in({.folder = store_folder(a),
+                      .model = kvtl_server::model_digest(a.model),
+                      .file_bytes = std::uint64_t{a.store_mib} << 20},
+                     !engine::policy_wants(a.policy)
+                          .evicts); // a beginning without its question is thinned out otherwise
+    } catch (const bad_input& e) {
+        throw bad_input(std::string("--store: ") + e.what());
+    }
 }
 
 /// Tokens of a conversation.
@@ -105,6 +151,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     require(a.shards <= model.kv_heads(),
             "--shards: the model has " + std::to_string(model.kv_heads()) + " KV heads, which is the most");
     o.cache.shards = a.shards; // 0: by the threads
+    o.cache.fingerprint = llama_run::shipped_fingerprint(a.model);
     return o;
 }
 
@@ -154,6 +201,7 @@ void run(const arguments& a) {
 
     kvtl_server::metrics counts;
     kvtl_server::conversations held(session, static_cast<unsigned>(a.parallel));
+    keep_conversations(a, session, held);
     const bool evicts = engine::policy_wants(a.policy).evicts;
     kvtl_server::scheduler work(session, held, counts,
                                 {.queue = a.queue, .whole_prompts = evicts && !a.prefill_chunk});

@@ -45,8 +45,9 @@ void histogram::append_to(std::string& out, const char* name) const {
     out.append(name).append("_count ").append(std::to_string(below)).append("\n");
 }
 
-void metrics::take(const engine::cache_stats& s) {
+void metrics::take(const engine::cache_stats& s, const kvtl::prefix_statistics& stored) {
     const std::lock_guard lock(mutex_);
+    store_ = stored;
     cache_ = {.memory = s.resident_bytes_peak,
               .storage = s.storage_bytes,
               .read = s.read_bytes,
@@ -57,9 +58,11 @@ void metrics::take(const engine::cache_stats& s) {
 
 std::string metrics::text() const {
     cache_numbers cache;
+    kvtl::prefix_statistics stored;
     {
         const std::lock_guard lock(mutex_);
         cache = cache_;
+        stored = store_;
     }
     std::string out;
     const auto count = [&](const char* name, const char* help, std::uint64_t value) {
@@ -98,6 +101,15 @@ std::string metrics::text() const {
     count("kvtl_cache_written_bytes_total", "Bytes written to flash.", cache.written);
     append(out, "kvtl_cache_hit_rate", "gauge", "Share of the chosen bytes that was in memory.",
            number(cache.hit_rate));
+    count("kvtl_store_loads_total", "Conversations that were loaded from files.", stored.loaded);
+    count("kvtl_store_misses_total", "Prompts of which nothing was stored.", stored.missed);
+    count("kvtl_store_loaded_tokens_total", "Tokens that were loaded.", stored.tokens_reloaded);
+    count("kvtl_store_written_bytes_total", "Bytes written to files of conversations.", stored.bytes_written);
+    count("kvtl_store_read_bytes_total", "Bytes read from them.", stored.bytes_read);
+    count("kvtl_store_evictions_total", "Conversations that had to leave.", stored.evicted);
+    count("kvtl_store_refusals_total", "Loads and writes that failed.", stored.refused);
+    gauge("kvtl_store_conversations", "Conversations in files.", stored.prefixes);
+    gauge("kvtl_store_bytes", "Bytes of their files.", stored.file_bytes);
     return out;
 }
 

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/prefix_store.hpp>
+
 #include "kv_cache.hpp"
 
 #include <array>
@@ -38,8 +40,8 @@ class metrics {
     counter steps = 0;                                           ///< batches decoded
     histogram first_token, each_token, request;
 
-    /// What the cache has counted so far.
-    void take(const engine::cache_stats& s);
+    /// What the cache and the store have counted so far.
+    void take(const engine::cache_stats& s, const kvtl::prefix_statistics& stored);
 
     /// In the text format of Prometheus.
     [[nodiscard]] std::string text() const;
@@ -51,6 +53,7 @@ class metrics {
     };
     mutable std::mutex mutex_;
     cache_numbers cache_;
+    kvtl::prefix_statistics store_;
 };
 
 } // namespace kvtl_server

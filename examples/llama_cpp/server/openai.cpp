@@ -50,7 +50,7 @@ std::string text_of(const json& f, const std::string& name) {
 /// Fields that would change an answer, and the values at which they do not.
 void refuse_what_cannot_be_followed(const json& body) {
     static const auto neutral = json::parse(R"({
-        "n": [1], "best_of": [1], "top_p": [1, 1.0], "echo": [false], "suffix": [""], "logprobs": [false, 0],
+        "n": [1], "best_of": [1], "echo": [false], "suffix": [""], "logprobs": [false, 0],
         "top_logprobs": [0], "frequency_penalty": [0, 0.0], "presence_penalty": [0, 0.0], "logit_bias": [{}],
         "tools": [[]], "functions": [[]], "tool_choice": ["none", "auto"], "response_format": [{"type": "text"}]})");
     for (const auto& [name, valid] : neutral.items()) {
@@ -138,10 +138,12 @@ std::size_t room_for(const json& body, bool chat, std::size_t prompt, std::size_
     return wanted;
 }
 
-double temperature_of(const json& body) {
-    const json* f = field(body, "temperature");
+/// 1 where it is not there.
+double number_of(const json& body, const char* name, double most) {
+    const json* f = field(body, name);
     if (f == nullptr) return 1;
-    if (!f->is_number() || f->get<double>() < 0 || f->get<double>() > 2) refuse("temperature", *f, "0 to 2");
+    if (!f->is_number() || f->get<double>() < 0 || f->get<double>() > most)
+        refuse(name, *f, "0 to " + std::to_string(static_cast<int>(most)));
     return f->get<double>();
 }
 
@@ -200,7 +202,8 @@ completion_request parse_completion(const json& body, bool chat, const served_mo
         if (!o->is_object()) refuse("stream_options", *o, R"({"include_usage":true})");
         r.include_usage = flag(*o, "include_usage");
     }
-    r.what.temperature = temperature_of(body);
+    r.what.temperature = number_of(body, "temperature", 2);
+    r.what.top_p = number_of(body, "top_p", 1);
     r.what.seed = seed_of(body);
     r.what.stop = stops_of(body);
     r.what.prompt = chat ? chat_of(body, m) : prompt_of(body, m);

@@ -11,6 +11,9 @@ namespace kvtl_server {
 
 namespace {
 
+/// The next question of a conversation often comes at once.
+constexpr std::chrono::seconds idle_before_storing{1};
+
 double seconds(std::chrono::steady_clock::duration d) {
     return std::chrono::duration<double>(d).count();
 }
@@ -20,7 +23,7 @@ double seconds(std::chrono::steady_clock::duration d) {
 scheduler::scheduler(llama_run::session& s, conversations& c, metrics& m, const scheduler_options& o)
     : session_(s), conversations_(c), metrics_(m), options_(o), slots_(c.size()), batch_(s.batch()),
       states_(c.size()) {
-    metrics_.take(session_.stats());
+    metrics_.take(session_.stats(), conversations_.statistics());
 }
 
 std::shared_ptr<job> scheduler::submit(generation g) {
@@ -62,11 +65,19 @@ std::vector<slot_state> scheduler::slots() const {
     return states_;
 }
 
+/// Who has nothing else to do stores what was said.
 bool scheduler::wait_for_work() {
     const bool busy =
         std::any_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
+    const auto ready = [&] { return stopping_ || busy || !queue_.empty(); };
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopping_ || busy || !queue_.empty(); });
+    while (!changed_.wait_for(lock, idle_before_storing, ready)) {
+        lock.unlock();
+        const bool stored = conversations_.store_one();
+        if (stored) publish();
+        lock.lock();
+        if (!stored) changed_.wait(lock, ready);
+    }
     return !stopping_;
 }
 
@@ -91,14 +102,25 @@ void scheduler::admit() {
             if (queue_.empty()) return;
             first = queue_.front();
         }
-        const auto g = conversations_.take(first.what->asked.space, first.what->asked.prompt);
-        if (!g) return;
+        std::optional<granted> g;
+        std::string failure;
+        try {
+            g = conversations_.take(first.what->asked.space, first.what->asked.prompt);
+            if (!g) return;
+        } catch (const std::exception& e) {
+            failure = e.what();
+        }
         {
             const std::lock_guard lock(mutex_); // nobody else takes any
             queue_.pop_front();
             metrics_.waiting = queue_.size();
         }
-        begin(std::move(first), *g);
+        if (g) {
+            begin(std::move(first), *g);
+        } else {
+            ++metrics_.failed;
+            first.what->fail(failure);
+        }
     }
 }
 
@@ -109,7 +131,8 @@ void scheduler::begin(waiting_job w, const granted& g) {
     s.since = w.since;
     s.usage = {.prompt = asked.prompt.size(), .cached = g.held};
     s.read = g.held;
-    s.choice.emplace(asked.temperature, asked.seed);
+    s.shared = g.shared;
+    s.choice.emplace(asked.temperature, asked.seed, asked.top_p);
     s.text.emplace(asked.stop);
     s.what = std::move(w.what);
     metrics_.prompt_tokens += s.usage.prompt;
@@ -144,7 +167,8 @@ bool scheduler::fill() {
 void scheduler::read(unsigned i, bool beside) {
     slot& s = slots_[i];
     const auto& prompt = s.what->asked.prompt;
-    const std::size_t left = prompt.size() - s.read, held = session_.held(i);
+    const std::size_t end = s.shared != 0 ? s.shared : prompt.size();
+    const std::size_t left = end - s.read, held = session_.held(i);
     const bool whole = options_.whole_prompts && s.read == 0 && left <= session_.batch();
     const std::size_t room =
         beside && !whole ? std::min(batch_.room(), options_.chunk_beside) : batch_.room();
@@ -152,7 +176,7 @@ void scheduler::read(unsigned i, bool beside) {
     if (n == 0 || (whole && n < left)) return; // it comes first in a later batch
     for (std::size_t t = 0; t < n; ++t) {
         const bool last = t + 1 == left;
-        if (last) s.asked = batch_.size();
+        if (last && end == prompt.size()) s.asked = batch_.size();
         batch_.add(prompt[s.read + t], held + t, i, last);
     }
 }
@@ -181,6 +205,11 @@ void scheduler::decode() {
         else
             ++s.read;
     }
+    for (unsigned i = 0; i < slots_.size(); ++i)
+        if (slots_[i].what && slots_[i].shared != 0 && slots_[i].read == slots_[i].shared) {
+            conversations_.store_beginning(i);
+            slots_[i].shared = 0;
+        }
     for (unsigned i = 0; i < slots_.size(); ++i)
         if (slots_[i].what && slots_[i].asked) take(i, session_.logits(*slots_[i].asked));
 }
@@ -240,7 +269,7 @@ void scheduler::publish() {
         std::none_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
     if (idle || now - published_ > std::chrono::milliseconds(200)) {
         published_ = now;
-        metrics_.take(session_.stats());
+        metrics_.take(session_.stats(), conversations_.statistics());
     }
     const std::lock_guard lock(mutex_);
     for (unsigned i = 0; i < slots_.size(); ++i)
@@ -256,9 +285,13 @@ void scheduler::end_all() {
             leave(i);
             what->fail(sentence);
         }
-    const std::lock_guard lock(mutex_);
-    for (const waiting_job& w : queue_) w.what->fail(sentence);
-    queue_.clear();
+    {
+        const std::lock_guard lock(mutex_);
+        for (const waiting_job& w : queue_) w.what->fail(sentence);
+        queue_.clear();
+    }
+    while (conversations_.store_one()) {
+    }
 }
 
 } // namespace kvtl_server

@@ -41,7 +41,7 @@ class scheduler {
     /// Null where the queue is full, or stop() was called.
     [[nodiscard]] std::shared_ptr<job> submit(generation g);
 
-    /// Works until stop() is called. Every job has ended then.
+    /// Works until stop() is called. Every job has ended then, and what can be stored is.
     void run();
     void stop();
     [[nodiscard]] bool stopping() const;
@@ -59,7 +59,8 @@ class scheduler {
         std::shared_ptr<job> what; ///< null: idle
         clock::time_point since, last_token;
         token_usage usage;
-        std::size_t read = 0; ///< tokens of the prompt
+        std::size_t read = 0;   ///< tokens of the prompt
+        std::size_t shared = 0; ///< of the prompt: where it is stored for others; 0: nowhere
         std::optional<engine::sampler> choice;
         std::optional<text_stream> text;
         std::optional<token_id> next;     ///< chosen, not decoded yet

@@ -41,6 +41,12 @@ class ServerTest(unittest.TestCase):
 
 
 class Answers(ServerTest):
+    def test_page(self):
+        reply = self.server.get("/")
+        self.assertEqual(reply.status, 200)
+        self.assertIn(b"<title>kvtl-server</title>", reply.body)
+        self.assertNotIn(b"http://", reply.body)
+
     def test_health_and_models(self):
         self.assertEqual(self.server.get("/health").json, {"status": "ok"})
         (served,) = self.server.get("/v1/models").json["data"]
@@ -147,7 +153,7 @@ class Refusals(ServerTest):
         good = {"prompt": sentence, "max_tokens": 4}
         for words, field in (("max_tokens is -1", {"max_tokens": -1}), ("max_tokens is 0", {"max_tokens": 0}),
                              ("max_tokens is 1.5", {"max_tokens": 1.5}), ("temperature is -1", {"temperature": -1}),
-                             ("temperature is 3", {"temperature": 3}), ('seed is "x"', {"seed": "x"}),
+                             ("temperature is 3", {"temperature": 3}), ("top_p is 1.5", {"top_p": 1.5}), ('seed is "x"', {"seed": "x"}),
                              ("stop is 7", {"stop": 7}), ("n is 2", {"n": 2}), ("logprobs is 3", {"logprobs": 3}),
                              ("prompt is {}", {"prompt": {}}), ("prompt is -1", {"prompt": [1, -1]}),
                              ("prompt is 99999999", {"prompt": [99999999]}), ('stream is "yes"', {"stream": "yes"}),
@@ -320,6 +326,128 @@ class Keys(unittest.TestCase):
                 self.assertGreater(cached("bob-key"), 100)
 
 
+class Stored(unittest.TestCase):
+    """Conversations that outlive the server, or their sequence."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.store = self.folder / "store"
+
+    def server(self, *arguments, file=model, policy="full"):
+        return Server(program, "-m", file, "--policy", policy, "--store", "store", *arguments, folder=self.folder)
+
+    def turn(self, server, prompt, key=None):
+        """Text, and tokens that were not computed again."""
+        reply = server.complete(prompt, key, max_tokens=20)
+        self.assertEqual(reply.status, 200, reply.body)
+        usage = reply.json["usage"]
+        return reply.json["choices"][0]["text"], usage["prompt_tokens_details"]["cached_tokens"]
+
+    def files(self):
+        return sorted(f for f in self.store.iterdir() if f.suffix == ".kvs")
+
+    def test_a_conversation_goes_on_after_a_restart(self):
+        with self.server() as server:
+            first, cached = self.turn(server, long_text)
+            self.assertEqual(cached, 0)
+        self.assertEqual(len(self.files()), 1)
+        prompt = long_text + first + "\nQuestion: what is it?"
+        with self.server() as server:
+            again, cached = self.turn(server, prompt)
+            self.assertGreater(cached, 1000)
+            self.assertEqual(server.metrics()["kvtl_store_loads_total"], 1)
+        self.assertEqual(len(self.files()), 1, "the longer conversation takes the place of the shorter one")
+        with Server(program, "-m", model, "--policy", "full", folder=self.folder) as cold:
+            self.assertEqual(self.turn(cold, prompt), (again, 0))
+
+    def test_presets_of_clusters_go_on_too(self):
+        with self.server(policy="dynakv_estimate") as server:
+            first, _ = self.turn(server, long_text)
+        with self.server(policy="dynakv_estimate") as server:
+            text, cached = self.turn(server, long_text + first + " and")
+            self.assertGreater(cached, 1000)
+            self.assertTrue(text)
+
+    def test_a_conversation_that_had_to_leave_comes_back(self):
+        with self.server("--parallel", "1") as server:
+            first, _ = self.turn(server, long_text[:2000])
+            self.turn(server, long_text[2000:])
+            _, cached = self.turn(server, long_text[:2000] + first + " and")
+            self.assertGreater(cached, 400)
+
+    def test_what_was_said_outlives_a_crash_once_the_server_was_idle(self):
+        with self.server() as server:
+            first, _ = self.turn(server, long_text)
+            Server.until(lambda: server.metrics()["kvtl_store_conversations"] == 1)
+            server.kill()
+        with self.server() as server:
+            _, cached = self.turn(server, long_text + first + " and")
+            self.assertGreater(cached, 1000)
+
+    def test_a_shared_beginning_is_computed_twice_and_then_loaded(self):
+        (self.folder / "keys").write_text("alice\nbob\n")
+        document = long_text[:3000]
+        with self.server("--api-key-file", "keys", policy="dynakv_estimate") as server:
+            tokens = len(server.post("/tokenize", {"content": document}, key="alice").json["tokens"])
+            # Longer than the window, within which a sequence goes back.
+            questions = [long_text[3000 + 300 * i : 3300 + 300 * i] for i in range(4)]
+            for question in questions[:2]:
+                self.assertEqual(self.turn(server, document + "\n" + question, "alice")[1], 0)
+            for question in questions[2:]:
+                self.assertGreater(self.turn(server, document + "\n" + question, "alice")[1], tokens - 10)
+            self.assertEqual(self.turn(server, document + "\n" + questions[2], "bob")[1], 0)
+
+    def test_bound_of_the_files(self):
+        with self.server("--store-mib", "6", "--parallel", "1") as server:
+            for i in range(5):
+                said, _ = self.turn(server, long_text[200 * i : 200 * i + 1500])
+                self.assertLessEqual(server.metrics()["kvtl_store_bytes"], 6 << 20)
+        self.assertLessEqual(sum(f.stat().st_size for f in self.files()), 6 << 20)
+        self.assertGreater(len(self.files()), 1)
+        with self.server("--store-mib", "6", "--parallel", "1") as server:
+            self.assertGreater(self.turn(server, long_text[800:2300] + said + " and")[1], 100)
+
+    def test_users_are_apart(self):
+        (self.folder / "keys").write_text("alice-secret\nbob-secret\n")
+        with self.server("--api-key-file", "keys") as server:
+            said, _ = self.turn(server, long_text, "alice-secret")
+        (file,) = self.files()
+        self.assertEqual(self.store.stat().st_mode & 0o777, 0o700)
+        self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+        self.assertNotIn(b"alice-secret", file.read_bytes())
+        with self.server("--api-key-file", "keys") as server:
+            self.assertEqual(self.turn(server, long_text + said + " and", "bob-secret")[1], 0)
+            self.assertGreater(self.turn(server, long_text + said + " and", "alice-secret")[1], 1000)
+
+    def test_another_model_of_the_same_shape_does_not_match(self):
+        with self.server() as server:
+            said, _ = self.turn(server, long_text)
+        with self.server(file=f"{data}/tiny-2k.along.gguf") as server:
+            self.assertEqual(self.turn(server, long_text + said + " and")[1], 0)
+
+    def test_a_damaged_file_is_computed_again(self):
+        with self.server() as server:
+            said, _ = self.turn(server, long_text)
+            whole, _ = self.turn(server, long_text + said + " and")
+        (file,) = self.files()
+        damaged = bytearray(file.read_bytes())
+        for at in range(16384, len(damaged), 4096):
+            damaged[at] ^= 1
+        file.write_bytes(damaged)
+        with self.server() as server:
+            self.assertEqual(self.turn(server, long_text + said + " and"), (whole, 0))
+
+    def test_one_server_has_a_folder(self):
+        with self.server():
+            done = subprocess.run([program, "-m", model, "--port", "0", "--store", "store"], cwd=self.folder,
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--store: ", done.stderr)
+            self.assertIn("another store has this folder", done.stderr)
+
+
 class Program(unittest.TestCase):
     def test_bad_usage(self):
         with tempfile.TemporaryDirectory() as name:
@@ -330,8 +458,10 @@ class Program(unittest.TestCase):
                                      ("--context", ["-c", "4096"]), ("unknown policy", ["--policy", "magic"]),
                                      ("missing", ["--api-key-file", "missing"]), ("no key", ["--api-key-file", "empty"]),
                                      ("cannot listen", ["--host", "192.0.2.1"]), ("missing.gguf", ["-m", "missing.gguf"]),
-                                     ("--parallel", ["--memory-mib", "1"])):
-                done = subprocess.run([program, "-m", model, "--port", "0", "--io", "posix", *arguments], cwd=folder,
+                                     ("--parallel", ["--memory-mib", "1"]),
+                                     ("--store-mib", ["--store-mib", "-1"]), ("--store: ", ["--store", "empty/x"])):
+                none = [] if "--store" in arguments[0] else ["--store-mib", "0"]
+                done = subprocess.run([program, "-m", model, "--port", "0", "--io", "posix", *none, *arguments], cwd=folder,
                                       capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 2, arguments)
                 self.assertIn(words, done.stderr)
@@ -341,7 +471,7 @@ class Program(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             with Server(program, "-m", model, folder=folder) as server:
-                done = subprocess.run([program, "-m", model, "--port", str(server.port)], cwd=folder, capture_output=True,
+                done = subprocess.run([program, "-m", model, "--port", str(server.port), "--store-mib", "0"], cwd=folder, capture_output=True,
                                       text=True, check=False)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f"cannot listen on 127.0.0.1 port {server.port}", done.stderr)
