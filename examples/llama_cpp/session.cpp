@@ -98,11 +98,11 @@ std::vector<token_id> loaded_model::encode(std::string_view text, bool begin, bo
     return {ids.begin(), ids.begin() + std::max(0, n)};
 }
 
-std::string loaded_model::piece(token_id id) const {
+std::string loaded_model::piece(token_id id, bool control) const {
     std::string text(64, '\0');
     const auto write = [&] {
         return llama_token_to_piece(words_, static_cast<llama_token>(id), text.data(),
-                                    static_cast<std::int32_t>(text.size()), 0, false);
+                                    static_cast<std::int32_t>(text.size()), 0, control);
     };
     std::int32_t n = write();
     if (n < 0) {

@@ -44,7 +44,8 @@ class loaded_model {
     /// `begin` puts the beginning of a text in front where the model wants one; `control` reads the names of control
     /// tokens as those.
     [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin, bool control) const;
-    [[nodiscard]] std::string piece(token_id id) const; ///< "" for control tokens
+    /// Its text; of control tokens "", or their names with `control`.
+    [[nodiscard]] std::string piece(token_id id, bool control = false) const;
 
     /// By llama.cpp, which has the chat templates of many models, not all; nothing where the file has none or another.
     [[nodiscard]] std::optional<std::string> render(std::span<const engine::message> messages,

@@ -15,14 +15,6 @@ namespace {
 constexpr std::size_t least_stored = 64;
 /// A shared beginning spares so many tokens, or it is not worth a file of its own.
 constexpr std::size_t least_shared = 256;
-/// Of the prompts that are remembered, which are 4 MiB.
-constexpr std::size_t most_recent_tokens = 1U << 20;
-
-/// Tokens with which both begin.
-std::size_t common(std::span<const token_id> a, std::span<const token_id> b) {
-    const auto ends = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-    return static_cast<std::size_t>(ends.first - a.begin());
-}
 
 kvtl::prefix_space space_of(const std::string& space) {
     return {.tenant = space};
@@ -35,35 +27,22 @@ void conversations::keep_in(kvtl::prefix_store_config config, bool beginnings) {
     store_.emplace(engine::insist(store::open(session_.cache(), std::move(config))));
 }
 
-std::optional<granted> conversations::take(const std::string& space, std::span<const token_id> prompt) {
-    std::optional<granted> g = go_on(space, prompt);
-    if (!g) g = begin(space, prompt);
-    if (!g) return std::nullopt;
-    places_[g->place].busy = true;
-    places_[g->place].space = space;
-    if (!store_ || !beginnings_) return g;
-    const std::size_t shared = shared_with_others(space, prompt);
-    if (shared >= g->held + least_shared) g->shared = shared;
-    remember(space, prompt);
-    return g;
-}
-
-/// Tokens of the longest beginning that another prompt had, fewer than all of this one.
-std::size_t conversations::shared_with_others(const std::string& space,
-                                              std::span<const token_id> prompt) const {
-    std::size_t most = 0;
-    for (const asked& a : recent_)
-        if (a.space == space) most = std::max(most, common(a.prompt, prompt));
-    return std::min(most, prompt.size() - 1);
-}
-
-void conversations::remember(const std::string& space, std::span<const token_id> prompt) {
-    recent_.push_front({space, {prompt.begin(), prompt.end()}});
-    recent_tokens_ += prompt.size();
-    while (recent_tokens_ > most_recent_tokens && recent_.size() > 1) {
-        recent_tokens_ -= recent_.back().prompt.size();
-        recent_.pop_back();
+std::optional<granted> conversations::take(const generation& g) {
+    std::vector<token_id> prompt =
+        recent_.as_said(g.space, g.prompt, [&](token_id id) { return session_.model().piece(id, true); });
+    if (prompt.size() + g.max_tokens > session_.max_tokens()) prompt = g.prompt;
+    std::optional<granted> got = go_on(g.space, prompt);
+    if (!got) got = begin(g.space, prompt);
+    if (!got) return std::nullopt;
+    places_[got->place].busy = true;
+    places_[got->place].space = g.space;
+    if (beginnings_) {
+        const std::size_t shared = std::min(recent_.shared(g.space, prompt), prompt.size() - 1);
+        if (shared >= got->held + least_shared) got->shared = shared;
     }
+    recent_.remember(g.space, prompt);
+    got->prompt = std::move(prompt);
+    return got;
 }
 
 /// From a sequence that is there.
@@ -74,8 +53,8 @@ std::optional<granted> conversations::go_on(const std::string& space, std::span<
         if (s.busy || s.tokens.empty() || s.space != space) continue;
         // The last token of a prompt is decoded in any case, for its logits. Another conversation is not cut for a short
         // beginning.
-        const std::size_t n = std::min(common(s.tokens, prompt), prompt.size() - 1);
-        if (n > 0 && n >= s.tokens.size() / 2) found.push_back({i, n});
+        const std::size_t n = std::min(common_beginning(s.tokens, prompt), prompt.size() - 1);
+        if (n > 0 && n >= s.tokens.size() / 2) found.push_back({.place = i, .held = n, .prompt = {}});
     }
     std::stable_sort(found.begin(), found.end(),
                      [](const granted& a, const granted& b) { return a.held > b.held; });
@@ -95,7 +74,7 @@ std::optional<granted> conversations::begin(const std::string& space, std::span<
     for (sequence& s : places_)
         if (!s.busy && (least == nullptr || s.used < least->used)) least = &s;
     if (least == nullptr) return std::nullopt;
-    granted g{.place = static_cast<unsigned>(least - places_.data()), .held = 0};
+    granted g{.place = static_cast<unsigned>(least - places_.data()), .held = 0, .prompt = {}};
     put(g.place);
     drop(g.place);
     if (!store_) return g;
@@ -114,7 +93,10 @@ void conversations::add(unsigned place, std::span<const token_id> tokens) {
     all.insert(all.end(), tokens.begin(), tokens.end());
 }
 
-void conversations::give_back(unsigned place) {
+void conversations::give_back(unsigned place, std::optional<token_id> unread) {
+    std::vector<token_id> said = places_[place].tokens;
+    if (unread) said.push_back(*unread);
+    recent_.remember(places_[place].space, std::move(said));
     places_[place].busy = false;
     places_[place].used = ++now_;
 }

@@ -14,9 +14,9 @@
 #include <kvtl/prefix_store.hpp>
 
 #include "job.hpp"
+#include "recent_texts.hpp"
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,11 +25,12 @@
 
 namespace kvtl_server {
 
-/// A sequence and how many tokens of the prompt it has.
+/// A sequence for a prompt.
 struct granted {
     unsigned place = 0;
-    std::size_t held = 0;   ///< fewer than the prompt has
+    std::size_t held = 0;   ///< tokens of the prompt that it has, fewer than all
     std::size_t shared = 0; ///< where a beginning ends that store_beginning() shall store; 0: there is none
+    std::vector<token_id> prompt; ///< as it is to be read (recent_texts.hpp)
 };
 
 class conversations {
@@ -43,11 +44,11 @@ class conversations {
     void keep_in(kvtl::prefix_store_config config, bool beginnings);
 
     /// A sequence for a prompt; nothing where all are busy.
-    [[nodiscard]] std::optional<granted> take(const std::string& space, std::span<const token_id> prompt);
+    [[nodiscard]] std::optional<granted> take(const generation& g);
     /// The sequence has taken these tokens.
     void add(unsigned place, std::span<const token_id> tokens);
-    /// Nobody works on it any more; it stays as it is.
-    void give_back(unsigned place);
+    /// Nobody works on it any more; it stays as it is. `unread`: what was chosen last, and not decoded.
+    void give_back(unsigned place, std::optional<token_id> unread);
     /// Likewise, and it can be of no use: it is emptied.
     void drop(unsigned place);
 
@@ -72,23 +73,14 @@ class conversations {
     [[nodiscard]] std::optional<granted> go_on(const std::string& space, std::span<const token_id> prompt);
     [[nodiscard]] std::optional<granted> begin(const std::string& space, std::span<const token_id> prompt);
     [[nodiscard]] bool is_worth_storing(const sequence& s) const noexcept;
-    [[nodiscard]] std::size_t shared_with_others(const std::string& space,
-                                                 std::span<const token_id> prompt) const;
-    void remember(const std::string& space, std::span<const token_id> prompt);
     void put(unsigned place);
     kvtl::prefix_id keep(sequence& s, kvtl::prefix_id replaces);
-
-    struct asked {
-        std::string space;
-        std::vector<token_id> prompt;
-    };
 
     llama_run::session& session_;
     std::vector<sequence> places_;
     std::optional<store> store_;
     bool beginnings_ = false;
-    std::deque<asked> recent_; ///< prompts, the last one in front
-    std::size_t recent_tokens_ = 0;
+    recent_texts recent_{1U << 20}; ///< 4 MiB
     std::unordered_set<kvtl::prefix_id> shared_;
     std::uint64_t now_ = 0;
 };

@@ -209,6 +209,7 @@ void http_api::serve(const served& s) {
     server.new_task_queue = [n = o.threads] { return new httplib::ThreadPool(n); };
     server.set_payload_max_length(o.max_body);
     server.set_keep_alive_max_count(1000);
+    server.set_keep_alive_timeout(2); // of which stop() waits for the rest
     server.set_tcp_nodelay(true);
     server.set_error_handler([max = o.max_body](const Request& req, Response& res) {
         if (res.body.empty()) put_error(res, error_of(res.status, req, max));

@@ -105,7 +105,7 @@ void scheduler::admit() {
         std::optional<granted> g;
         std::string failure;
         try {
-            g = conversations_.take(first.what->asked.space, first.what->asked.prompt);
+            g = conversations_.take(first.what->asked);
             if (!g) return;
         } catch (const std::exception& e) {
             failure = e.what();
@@ -116,7 +116,7 @@ void scheduler::admit() {
             metrics_.waiting = queue_.size();
         }
         if (g) {
-            begin(std::move(first), *g);
+            begin(std::move(first), *std::move(g));
         } else {
             ++metrics_.failed;
             first.what->fail(failure);
@@ -124,12 +124,13 @@ void scheduler::admit() {
     }
 }
 
-void scheduler::begin(waiting_job w, const granted& g) {
+void scheduler::begin(waiting_job w, granted g) {
     const generation& asked = w.what->asked;
     slot& s = slots_[g.place];
     s = {};
     s.since = w.since;
-    s.usage = {.prompt = asked.prompt.size(), .cached = g.held};
+    s.usage = {.prompt = g.prompt.size(), .cached = g.held};
+    s.prompt = std::move(g.prompt);
     s.read = g.held;
     s.shared = g.shared;
     s.choice.emplace(asked.temperature, asked.seed, asked.top_p);
@@ -166,7 +167,7 @@ bool scheduler::fill() {
 
 void scheduler::read(unsigned i, bool beside) {
     slot& s = slots_[i];
-    const auto& prompt = s.what->asked.prompt;
+    const auto& prompt = s.prompt;
     const std::size_t end = s.shared != 0 ? s.shared : prompt.size();
     const std::size_t left = end - s.read, held = session_.held(i);
     const bool whole = options_.whole_prompts && s.read == 0 && left <= session_.batch();
@@ -227,19 +228,19 @@ void scheduler::take(unsigned i, std::span<const float> logits) {
     ++s.usage.generated;
     ++metrics_.generated_tokens;
     s.what->say(s.text->add(session_.model().piece(id)));
-    if (s.text->stopped()) return finish(i, finish_reason::stop);
-    if (s.usage.generated == s.what->asked.max_tokens) return finish(i, finish_reason::length);
+    if (s.text->stopped()) return finish(i, finish_reason::stop, id);
+    if (s.usage.generated == s.what->asked.max_tokens) return finish(i, finish_reason::length, id);
     s.next = id;
 }
 
-void scheduler::finish(unsigned i, finish_reason reason) {
+void scheduler::finish(unsigned i, finish_reason reason, std::optional<token_id> unread) {
     slot& s = slots_[i];
     ++metrics_.finished;
     metrics_.request.observe(seconds(clock::now() - s.since));
     s.what->say(s.text->finish());
     const auto what = s.what;
     const token_usage usage = s.usage;
-    leave(i);
+    leave(i, unread);
     publish(); // who has the answer shall find the slot idle
     what->end(reason, usage);
 }
@@ -253,12 +254,12 @@ void scheduler::fail(unsigned i, const std::string& sentence) {
 }
 
 /// The job has ended; its tokens stay, except of a prompt that was not read to its end.
-void scheduler::leave(unsigned i) {
+void scheduler::leave(unsigned i, std::optional<token_id> unread) {
     const bool read = slots_[i].read == slots_[i].usage.prompt;
     --metrics_.answering;
     slots_[i] = {};
     if (read)
-        conversations_.give_back(i);
+        conversations_.give_back(i, unread);
     else
         conversations_.drop(i);
 }

@@ -59,6 +59,7 @@ class scheduler {
         std::shared_ptr<job> what; ///< null: idle
         clock::time_point since, last_token;
         token_usage usage;
+        std::vector<token_id> prompt;
         std::size_t read = 0;   ///< tokens of the prompt
         std::size_t shared = 0; ///< of the prompt: where it is stored for others; 0: nowhere
         std::optional<engine::sampler> choice;
@@ -70,14 +71,14 @@ class scheduler {
     [[nodiscard]] bool wait_for_work();
     void forget_who_left();
     void admit();
-    void begin(waiting_job w, const granted& g);
+    void begin(waiting_job w, granted g);
     [[nodiscard]] bool fill();
     void read(unsigned i, bool beside);
     void decode();
     void take(unsigned i, std::span<const float> logits);
-    void finish(unsigned i, finish_reason reason);
+    void finish(unsigned i, finish_reason reason, std::optional<token_id> unread = {});
     void fail(unsigned i, const std::string& sentence);
-    void leave(unsigned i);
+    void leave(unsigned i, std::optional<token_id> unread = {});
     void publish();
     void end_all();
 

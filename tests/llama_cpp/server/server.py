@@ -279,6 +279,18 @@ class Turns(ServerTest):
         self.assertEqual(fresh["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(again["choices"][0]["text"], fresh["choices"][0]["text"])
 
+    def test_an_answer_comes_back_in_the_tokens_that_were_generated(self):
+        # At this temperature the model chooses tokens that a tokenizer would not make of their text.
+        for seed in range(5):
+            first = self.server.complete(long_text[:900], max_tokens=60, temperature=2, seed=seed).json
+            text = first["choices"][0]["text"]
+            if "\ufffd" in text: # bytes that are no UTF-8 do not come back
+                continue
+            prompt = long_text[:900] + text + " and"
+            usage = self.server.complete(prompt, max_tokens=1).json["usage"]
+            said = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"]
+            self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], said - 2)
+
     def test_the_same_prompt_again(self):
         texts = [self.server.complete(long_text[500:1500], max_tokens=12).json for _ in range(2)]
         self.assertEqual(texts[0]["choices"], texts[1]["choices"])
