@@ -9,8 +9,8 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 namespace kvtl_server {
@@ -191,7 +191,7 @@ http_api::http_api(const http_options& o) : state_(std::make_unique<state>()) {
     if (state_->port < 0)
         throw engine::bad_input(
             "cannot listen on " + o.host + " port " + std::to_string(o.port) +
-            (errno != 0 ? std::string(": ") + std::strerror(errno) : "") +
+            (errno != 0 ? ": " + std::generic_category().message(errno) : "") +
             "; valid: an address of this machine and a port that is free (--host, --port)");
 }
 

@@ -96,7 +96,7 @@ void check(const CLI::App& app, const arguments& a) {
 std::string store_folder(const arguments& a) {
     std::filesystem::path folder = a.store;
     if (folder.empty()) {
-        const char* home = std::getenv("HOME");
+        const char* home = std::getenv("HOME"); // NOLINT(concurrency-mt-unsafe): nothing sets it
         require(home != nullptr && *home != '\0', "there is no HOME for its default; name a folder");
         folder = std::filesystem::path(home) / ".cache" / "kvtl";
     }
@@ -123,7 +123,7 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
                      !engine::policy_wants(a.policy)
                           .evicts); // a beginning without its question is thinned out otherwise
     } catch (const bad_input& e) {
-        throw bad_input(std::string("--store: ") + e.what());
+        throw bad_input(std::string("--store: ") + e.what() + " (--store-mib 0: without a store)");
     }
 }
 

@@ -11,6 +11,8 @@ namespace kvtl_server {
 
 namespace {
 
+constexpr int most_levels = 100;
+
 /// Bytes that are no UTF-8, which a model may generate, become U+FFFD.
 std::string dump(const json& j) {
     return j.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -185,7 +187,17 @@ std::string error_body(const api_error& e) {
 }
 
 json parse_body(const std::string& body) {
-    json parsed = json::parse(body, nullptr, false);
+    bool deep = false; // who writes a value out again goes down as far
+    json parsed = json::parse(
+        body,
+        [&](int depth, json::parse_event_t, json&) {
+            deep = deep || depth > most_levels;
+            return !deep;
+        },
+        false);
+    if (deep)
+        throw api_error(400, "the body has lists or objects within each other, more than " +
+                                 std::to_string(most_levels) + " levels deep; valid: fewer");
     if (parsed.is_discarded()) throw api_error(400, "the body is no JSON in UTF-8; valid: a JSON object");
     if (!parsed.is_object())
         throw api_error(400, std::string("the body is ") + parsed.type_name() + "; valid: a JSON object");

@@ -145,6 +145,8 @@ class Refusals(ServerTest):
             self.refused(400, "no JSON", path, "{")
             self.refused(400, "no JSON", path, '{"prompt": "\\ud800"}')
             self.refused(400, "the body is array", path, "[]")
+            self.refused(400, "levels deep", path, '{"stop":' + "[" * 200000 + "]" * 200000 + "}")
+            self.refused(400, "levels deep", path, "[" * 500000)
             self.refused(415, "text/plain", path, "{}", headers={"Content-Type": "text/plain"})
             self.refused(413, "too large", path, " " * (1 << 21))
 
@@ -312,6 +314,33 @@ class Templates(unittest.TestCase):
                     reply = server.chat(messages, max_tokens=12).json["choices"][0]["message"]
                     self.assertEqual(reply["content"], expected["text"])
                     messages.append(reply)
+
+
+class Hybrids(unittest.TestCase):
+    """Models with a recurrent state: one sequence per batch, and nothing is stored."""
+
+    def test_answers_and_turns(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            subprocess.run([make_tiny_model, "lfm2", "f16", folder / "hybrid.gguf"], check=True)
+            prompts = ["the bold banana", "a quick fox and a lazy dog"]
+            expected = [generated_by_kvtl_llama(folder, "-m", "hybrid.gguf", "-p", p, "-n", 12)["text"] for p in prompts]
+            with Server(program, "-m", "hybrid.gguf", "--store", "store", folder=folder) as server:
+                answers = [None, None]
+
+                def ask(i):
+                    answers[i] = server.text(prompts[i], max_tokens=12)
+
+                threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
+                for t in threads:
+                    t.start()
+                for t in threads:
+                    t.join()
+                self.assertEqual(answers, expected)
+                usage = server.complete(prompts[0] + answers[0] + " and", max_tokens=2).json["usage"]
+                self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 5)
+            self.assertIn("conversations end with the server", (folder / "log").read_text())
+            self.assertFalse((folder / "store").exists())
 
 
 class Keys(unittest.TestCase):
