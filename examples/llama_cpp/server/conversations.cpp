@@ -126,12 +126,8 @@ void conversations::store_beginning(unsigned place) {
 /// Stores a sequence; 0 where that fails.
 kvtl::prefix_id conversations::keep(sequence& s, kvtl::prefix_id replaces) {
     const auto place = static_cast<unsigned>(&s - places_.data());
-    const auto try_to = [&](kvtl::prefix_id old) {
-        return store_->keep(session_.name_of(place), s.tokens, {.space = space_of(s.space), .replaces = old});
-    };
-    auto kept = try_to(replaces);
-    if (!kept && kept.error().code == kvtl::errc::absent)
-        kept = try_to(0);       // the old one has left the store meanwhile
+    const auto kept =
+        store_->keep(session_.name_of(place), s.tokens, {.space = space_of(s.space), .replaces = replaces});
     s.stored = s.tokens.size(); // a failure is not repeated before it has grown
     if (kept) return *kept;
     std::fprintf(stderr, "kvtl-server: a conversation could not be stored: %s\n",
