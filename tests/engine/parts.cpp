@@ -100,6 +100,25 @@ TEST_CASE("sampler: frequencies follow the softmax, and a seed fixes them") {
     CHECK(std::abs(half[2] - 16000 * 25 / 30) < 250);
 }
 
+TEST_CASE("sampler: the most likely tokens that have top_p of the probability, in their proportions") {
+    const std::vector<float> logits = {0.0F, std::log(2.0F), std::log(5.0F), std::log(2.0F)}; // of 10
+    const auto draw = [&](double top_p) {
+        sampler s(1, 1, top_p);
+        std::vector<int> count(4);
+        for (int i = 0; i < 14000; ++i) ++count[s.choose(logits)];
+        return count;
+    };
+    CHECK(draw(0) == std::vector<int>{0, 0, 14000, 0});
+    CHECK(draw(0.49) == std::vector<int>{0, 0, 14000, 0});
+    const auto two = draw(0.65); // the lower one of equals
+    CHECK(std::abs(two[1] - 4000) < 250);
+    CHECK(two[1] + two[2] == 14000);
+    const auto three = draw(0.85);
+    CHECK(three[0] == 0);
+    CHECK(std::abs(three[3] - 14000 * 2 / 9) < 250);
+    CHECK(draw(0.95)[0] > 1000);
+}
+
 TEST_CASE("generation stops at the end of the text, or does not") {
     random_model spec;
     spec.architecture = "qwen2";

@@ -91,3 +91,28 @@ TEST_CASE("a batch of prompts of all sequences is one graph") {
         CHECK(s.attached->held(3) == 23);
     }
 }
+
+TEST_CASE("a branch that the cache made goes on as a sequence of llama.cpp") {
+    side_by_side s(embedded(), settings_for(2), side_by_side::by_name(everything("full")));
+    const tokens ids = prose(embedded(), 300);
+    CHECK_FALSE(s.attached->name_of(0).has_value());
+    const llama_token next = s.prompt(0, ids);
+    CHECK(s.prompt(1, ids) == next); // for the plain side; the cache forgets it:
+    REQUIRE(s.attached->end(1).ok());
+    CHECK_FALSE(s.attached->name_of(1).has_value());
+
+    auto branch = s.attached->cache().fork(*s.attached->name_of(0));
+    REQUIRE(branch.ok());
+    CHECK(std::string(s.attached->adopt(0, *branch, ids.size()).what()).find("one that was ended") !=
+          std::string::npos);
+    CHECK(std::string(s.attached->adopt(2, *branch, ids.size()).what()).find("0 to 1") != std::string::npos);
+    REQUIRE(s.attached->adopt(1, *branch, ids.size()).ok());
+    CHECK(s.attached->held(1) == static_cast<llama_pos>(ids.size()));
+    s.steps(1, next, 5);
+    s.steps(0, s.prompt(0, {300, 301, 302}), 5); // a further turn of the parent
+    s.prompt(1, {303, 304});
+    CHECK(s.wrong == 0);
+    s.end(1);
+    s.steps(0, 305, 3);
+    CHECK(s.wrong == 0);
+}
