@@ -70,7 +70,7 @@ class Answers(ServerTest):
         events = self.server.complete(sentence, max_tokens=24, stream=True).events
         self.assertEqual(events[-1], "[DONE]")
         chunks = [json.loads(e) for e in events[:-1]]
-        self.assertGreater(len(chunks), 10)
+        self.assertGreaterEqual(len(chunks), 2) # a client that is slow gets several tokens in one
         self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), whole["choices"][0]["text"])
         self.assertEqual([c["choices"][0]["finish_reason"] for c in chunks[:-1]], [None] * (len(chunks) - 1))
         self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], whole["choices"][0]["finish_reason"])
