@@ -50,9 +50,10 @@ using engine::require;
 constexpr const char* program = "kvtl-eval";
 
 /// What --leaderboard compares where nothing else is named. Settings are chosen on seed 1; the board has seed 2.
-constexpr const char* leaderboard_policies = "full,full_int8,dynakv,dynakv_estimate,kvtl_best,kvswap,kvswap_softmax,"
-                                             "quest,clusterkv,retroinfer,infllm,sparq,snapkv_group,"
-                                             "dynamickv,adakv,h2o,streaming_llm";
+constexpr const char* leaderboard_policies =
+    "full,full_int8,dynakv,dynakv_estimate,kvtl_best,kvswap,kvswap_softmax,"
+    "quest,clusterkv,retroinfer,infllm,sparq,snapkv_group,"
+    "dynamickv,adakv,h2o,streaming_llm";
 const std::vector<std::string> leaderboard_tasks = {"needle:gen,tokens=1000,count=200,seed=2",
                                                     "facts:gen,tokens=1000,count=200,seed=2",
                                                     "chain:gen,tokens=1000,count=200,seed=2", "nll:builtin"};

@@ -285,6 +285,8 @@ TEST_CASE("every entry of a loaded sequence is attended once, also those that wa
     CHECK(one.error() < exact);
 }
 
+namespace {
+
 /// Entries join clusters that are in memory, so a save has to keep which ones are.
 template <class Cache> void goes_on_to_the_bit(std::size_t beyond_least, unsigned shards, bool lends) {
     CAPTURE(beyond_least);
@@ -330,6 +332,8 @@ template <class Cache> void goes_on_to_the_bit(std::size_t beyond_least, unsigne
     if (beyond_least == 0) CHECK(alone.stats().tail_rewrites > 0);
     if (beyond_least == 0) CHECK(alone.stats().read_bytes > 0);
 }
+
+} // namespace
 
 TEST_CASE("a loaded sequence of growing clusters goes on to the bit in an equal cache") {
     for (const unsigned shards : {1U, 2U})
@@ -381,6 +385,37 @@ TEST_CASE("a sequence of growing clusters is not exact where its frames would be
         REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
         CHECK_FALSE(loaded->exact);
     }
+}
+
+TEST_CASE("units that cannot be read back fail the load, and the slot is free again") {
+    const place file("-unread.kvs");
+    auto c = config_for<clusters>();
+    c.clusterer.tokens_per_cluster = 8;
+    c.window_tokens = 8;
+    c.max_sequences = 1;
+    auto cache = open_cache<clusters>(c);
+    reader<clusters> one(cache, stream(), 0);
+    one.prefill(150);
+    one.decode(40);
+    const std::uint64_t before = hash_of(cache, one.id());
+    REQUIRE(cache.save(one.id(), file.path()).ok());
+    one.end();
+    c.io.faults->fail_read.first =
+        c.io.faults->reads.load() + 1; // all other pages come from the file of the save
+    const auto failed = cache.load(file.path());
+    REQUIRE_FALSE(failed.ok());
+    CHECK(failed.error().code == kvtl::errc::io_error);
+    c.io.faults->fail_read.first = kvtl::io_faults::never;
+    for (int again = 0; again < 2; ++again) {
+        const auto loaded = cache.load(file.path());
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        CHECK(loaded->exact);
+        CHECK(hash_of(cache, loaded->seq) == before);
+        if (again == 0) require_ok(cache.end(loaded->seq));
+        if (again == 1) one.go_on_in(loaded->seq);
+    }
+    one.decode(60);
+    one.check_tokens();
 }
 
 TEST_CASE("save refuses what is not between two tokens, and leaves no file") {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
@@ -70,10 +71,13 @@ template <class Types> class hot_set {
         io.array(held.data(), held.size());
         std::vector<tail_record> tails(frames_->tails().begin(), frames_->tails().end());
         io.array(tails.data(), tails.size());
-        move_blocks(io, counts.tails);
+        for (std::uint32_t t = 0; t < counts.tails; ++t)
+            io.array(frames_->running_at(t).data(), frames_->running_bytes());
+        io.array(frames_->replacement_block().data(), frames_->replacement_block().size());
     }
     /// The lanes are loaded, and none of their units is resident. True: the pool is as it was. False, and nothing has changed but
-    /// the length of tables: it differs in shape, or the stream has failed.
+    /// the length of tables: it differs in shape, or the stream has failed. The replacement policy's state is taken as it comes:
+    /// a checksum covers it. A page that cannot be read fails the stream, and the lanes are to be forgotten.
     [[nodiscard]] bool load(part_stream& io) noexcept {
         shape saved;
         io.value(saved);
@@ -86,9 +90,16 @@ template <class Types> class hot_set {
         std::vector<tail_record> tails(counts.tails);
         io.array(held.data(), held.size());
         io.array(tails.data(), tails.size());
+        std::vector<std::byte> sums(tails.size() * frames_->running_bytes());
+        std::vector<std::byte> replacement(frames_->replacement_block().size());
+        io.array(sums.data(), sums.size());
+        io.array(replacement.data(), replacement.size());
         if (!io.ok() || !hold(io, held, tails, counts)) return false;
-        move_blocks(io, counts.tails);
-        if (io.ok()) read_pages(io, held);
+        for (std::uint32_t t = 0; t < tails.size(); ++t)
+            std::copy_n(sums.data() + t * frames_->running_bytes(), frames_->running_bytes(),
+                        frames_->running_at(t).begin());
+        std::copy(replacement.begin(), replacement.end(), frames_->replacement_block().begin());
+        read_pages(io, held);
         return io.ok();
     }
 
@@ -122,13 +133,6 @@ template <class Types> class hot_set {
         }
         region.roomy = saved.tables_trimmed == 0;
         return true;
-    }
-    void move_blocks(part_stream& io, std::uint32_t tails) noexcept {
-        for (std::uint32_t t = 0; t < tails; ++t) {
-            const std::span<std::byte> sums = frames_->running_at(t);
-            io.bytes(sums.data(), sums.size());
-        }
-        io.bytes(frames_->replacement_block().data(), frames_->replacement_block().size());
     }
 
     enum : std::uint32_t { linked = 1, dirty = 2, admitted = 4 };
@@ -167,6 +171,7 @@ template <class Types> class hot_set {
             r.tail = t;
         }
         std::size_t placed = 0;
+        std::vector<std::uint32_t> heads;
         for (const held_frame& h : held) { // heads of chains, and tails of units that are not resident
             if (behind[h.frame] != 0) continue;
             const lane l = store_->at(record[h.frame].lane);
@@ -181,11 +186,19 @@ template <class Types> class hot_set {
                 r.page = store_->layout().page(l.unit(h.unit).where, i);
                 ++placed;
             }
-            if (i != pages || l.residency(h.unit).frames() != none || l.residency(h.unit).lone_tail() != none)
-                return contradicts(io);
-            resident ? l.residency(h.unit).set_frames(h.frame) : l.residency(h.unit).set_lone_tail(h.frame);
+            if (i != pages) return contradicts(io);
+            heads.push_back(h.frame);
         }
         if (placed != held.size()) return contradicts(io); // a ring of frames
+        const auto unit_of = [&](std::uint32_t f) { return std::pair(record[f].lane, record[f].unit); };
+        std::sort(heads.begin(), heads.end(), [&](auto a, auto b) { return unit_of(a) < unit_of(b); });
+        if (std::adjacent_find(heads.begin(), heads.end(),
+                               [&](auto a, auto b) { return unit_of(a) == unit_of(b); }) != heads.end())
+            return contradicts(io); // a unit in two places
+        for (const std::uint32_t f : heads) {
+            auto& now = store_->at(record[f].lane).residency(record[f].unit);
+            record[f].linked ? now.set_frames(f) : now.set_lone_tail(f);
+        }
         frames_->hold(record, tails, counts);
         return true;
     }
