@@ -16,6 +16,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -79,12 +80,18 @@ std::vector<bench::agent_job> read_trace(const std::string& path, std::string& w
         std::istringstream words(line);
         std::string agent, rest;
         double ready_s = -1;
+        std::int64_t new_tokens = -1, output_tokens = -1, tool = -1; // `>>` gives unsigned ones for -1, too
         bench::agent_turn turn;
-        const bool read(words >> agent >> ready_s >> turn.new_tokens >> turn.output_tokens >> turn.tool >>
-                        turn.tool_s);
-        if (!read || words >> rest || ready_s < 0 || turn.tool_s < 0)
+        const bool read(words >> agent >> ready_s >> new_tokens >> output_tokens >> tool >> turn.tool_s);
+        if (!read || words >> rest || ready_s < 0 || turn.tool_s < 0 ||
+            !std::in_range<std::uint32_t>(new_tokens) || !std::in_range<std::uint32_t>(output_tokens) ||
+            !std::in_range<std::uint32_t>(tool))
             wrong = "--trace: line " + std::to_string(number) +
-                    "; valid: agent ready_s new_tokens output_tokens tool tool_s, none negative";
+                    "; valid: agent ready_s new_tokens output_tokens tool tool_s, none negative, tokens and "
+                    "tool less than 2^32";
+        turn.new_tokens = static_cast<std::uint32_t>(new_tokens);
+        turn.output_tokens = static_cast<std::uint32_t>(output_tokens);
+        turn.tool = static_cast<std::uint32_t>(tool);
         bench::agent_job& job = jobs[agent];
         if (job.turns.empty()) job.ready_s = ready_s;
         job.turns.push_back(turn);

@@ -41,6 +41,10 @@ calls=$(mktemp)
 one_line "has no calls" --trace "$calls"
 printf 'a 0 100 10 0 1\na 0 100 10 0\n' >"$calls"
 one_line "--trace: line 2" --trace "$calls"
+for call in "0 -5 10 0 1" "0 100 -1 0 1" "0 100 10 -1 1" "0 4294967296 10 0 1" "-1 100 10 0 1" "0 100 10 0 -1"; do
+    echo "a $call" >"$calls"
+    one_line "--trace: line 1" --trace "$calls"
+done
 printf '# agent ready_s new_tokens output_tokens tool tool_s\na 0 100 10 0 1\na 0 20 10 0 0\n' >"$calls"
 expect 0 "" --trace "$calls"
 grep -q "^belady" out || complain "no row of belady"
