@@ -114,8 +114,9 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
 
     /// Stores a sequence under the tokens that it has, and returns the name of what is stored. The sequence stays the engine's and
     /// goes on. With trunks it is forked, without it is saved. A text that is stored already gets the hints, and the trunk and
-    /// the file that it lacks. Between tokens, as save(). After an error the store is as before, except for what had to make
-    /// room; and `replaces`, if its file was taken over.
+    /// the file that it lacks. A file of an earlier run is tried: where it cannot be loaded, the text is stored beside it.
+    /// Between tokens, as save(). After an error the store is as before, except for what had to make room; and `replaces`, if
+    /// its file was taken over.
     [[nodiscard, gnu::cold]] result<prefix_id> keep(sequence_id seq, std::span<const std::uint32_t> tokens,
                                                     const keep_options& o = {}) {
         if (tokens.empty() || tokens.size() > std::numeric_limits<std::uint32_t>::max())
@@ -134,7 +135,8 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         const auto found = find(tokens, o.space);
         prefix_id id = 0;
         for (const prefix_match& m : found.matches)
-            if (id == 0 && m.tokens == tokens.size() && m.given_up == 0 && has_text(m.id, tokens, o.space))
+            if (id == 0 && m.tokens == tokens.size() && m.given_up == 0 && has_text(m.id, tokens, o.space) &&
+                can_load(m.id))
                 id = m.id;
         if (id == 0) {
             id = next_id_++;
@@ -236,6 +238,8 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
     }
 
   private:
+    /// What this cache makes of a file: it was found in the folder, was saved or loaded, or was refused as another cache's.
+    enum class file_is : std::uint8_t { untried, good, refused };
     struct stored {
         prefix_label label{};
         victim_rank rank{};
@@ -243,6 +247,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         std::vector<std::uint32_t> text{}; ///< tokens, of a trunk
         std::string path{};                ///< empty: no file
         std::uint64_t bytes = 0;           ///< of the file
+        file_is is = file_is::untried;
     };
     /// What a call works on is no victim.
     struct in_use {
@@ -294,9 +299,13 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         return fit_memory();
     }
 
-    /// All that may be a prefix of `tokens`, the best first: of equal ones trunks.
+    /// All that may be a prefix of `tokens`, the best first: of equal ones trunks. Without what this cache has refused.
     [[nodiscard]] auto find(std::span<const std::uint32_t> tokens, const prefix_space& space) const {
         auto found = index_.search(tokens, config_.model, space);
+        std::erase_if(found.matches, [&](const prefix_match& m) {
+            const stored& e = all_.at(m.id);
+            return e.is == file_is::refused && !e.trunk;
+        });
         std::stable_sort(found.matches.begin(), found.matches.end(),
                          [&](const prefix_match& a, const prefix_match& b) {
                              if (a.tokens != b.tokens) return a.tokens > b.tokens;
@@ -329,9 +338,11 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         ++counts_.collisions;
         return false;
     }
-    /// A file could not be read. One that is gone or damaged is no prefix any more; it stays where it is.
+    /// A file could not be read. One that is gone or damaged is no prefix any more; it stays where it is. One of another cache
+    /// is not tried again.
     void lost(prefix_id id, const status& why) {
         refuse(why);
+        if (why.code() == errc::file_refused) all_.at(id).is = file_is::refused;
         if (why.code() != errc::absent && why.code() != errc::corrupt) return;
         if (why.code() == errc::corrupt) ++counts_.damaged_files;
         stored& e = all_.at(id);
@@ -367,7 +378,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         return true;
     }
     [[nodiscard]] bool load(prefix_id id, started_sequence& start) {
-        const stored& e = all_.at(id);
+        stored& e = all_.at(id);
         const auto loaded = cache_->load(e.path, load_options{.model = config_.model});
         if (!loaded) return lost(id, loaded.error()), false;
         if (loaded->tokens != e.label.tokens) {
@@ -376,7 +387,16 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
             return false;
         }
         counts_.bytes_read += e.bytes;
+        e.is = file_is::good;
         start = {.seq = loaded->seq, .from = prefix_source::file, .exact = loaded->exact};
+        return true;
+    }
+    /// Whether a prefix is of use to this cache. The note of a file does not tell which cache saved it, so it is loaded, once.
+    [[nodiscard]] bool can_load(prefix_id id) {
+        if (const stored& e = all_.at(id); e.trunk || e.is == file_is::good) return true;
+        started_sequence loaded;
+        if (!load(id, loaded)) return false;
+        static_cast<void>(cache_->end(loaded.seq));
         return true;
     }
 
@@ -433,6 +453,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         folder_.wrote(today(), facts->written_bytes);
         if (over) forget_file(*before);
         e.path = *path;
+        e.is = file_is::good;
         e.bytes = std::max(folder_.bytes_of(e.path), facts->bytes);
         file_bytes_ += e.bytes;
         status s;
@@ -505,6 +526,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         file_bytes_ -= e.bytes;
         e.path.clear();
         e.bytes = 0;
+        e.is = file_is::untried;
     }
     /// It has neither trunk nor file any more.
     void leave(prefix_id id) {

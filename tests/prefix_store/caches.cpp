@@ -159,6 +159,11 @@ TEST_CASE("a cache with other settings misses, with the sentence of load()") {
     CHECK(start->tokens == 0);
     CHECK(store.statistics().refused == 1);
     CHECK(store.statistics().last_refusal.find("when the sequence was saved") != std::string::npos);
+    reader<clusters> c(cache, stream(), 0);
+    c.prefill(prompt);
+    REQUIRE(store.keep(c.id(), tokens(prompt), {.to_file = true}).ok()); // the same text, beside it
+    CHECK(store.statistics().files == 2);
+    CHECK(store.start(tokens(prompt + 1))->tokens == prompt);
 }
 
 TEST_CASE("turns into one file write what has changed") {

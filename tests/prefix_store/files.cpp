@@ -85,8 +85,52 @@ TEST_CASE_FIXTURE(fixture, "a restart finds what was stored: texts, spaces, and 
         CHECK(s.statistics().refused == 1);
         CHECK(s.statistics().last_refusal.find("another") != std::string::npos);
         CHECK(s.statistics().prefixes == 10);
-        cache.identity = "pretend";
-        CHECK(started(s, cache, counting(1000, 200)).tokens == 100);
+        CHECK(started(s, cache, counting(1000, 200)).from == kvtl::prefix_source::nothing);
+        CHECK(s.statistics().refused == 1); // it is not tried again
+    }
+    SUBCASE("a cache of another identity stores the same texts beside it, with and without a trunk") {
+        { auto gone = std::move(s); }
+        const std::size_t before = files().size();
+        cache.identity = "another";
+        const std::uint32_t first = 1000;
+        SUBCASE("after a start that found it") {
+            config.trunks = 0;
+            auto t = open_store(cache, config);
+            CHECK(started(t, cache, counting(first, 200)).tokens == 0);
+            static_cast<void>(kept(t, cache, counting(first, 100)));
+            CHECK(t.statistics().refused == 1);
+        }
+        SUBCASE("at once") {
+            config.trunks = 0;
+            auto t = open_store(cache, config);
+            static_cast<void>(kept(t, cache, counting(first, 100)));
+            CHECK(t.statistics().refused == 1);
+            CHECK(started(t, cache, counting(first, 200)).tokens == 100);
+            check_counts(t, cache);
+        }
+        SUBCASE("as a trunk, whose file comes when it has to leave") {
+            auto t = open_store(cache, config);
+            static_cast<void>(kept(t, cache, counting(first, 100)));
+            CHECK(t.flush().ok());
+        }
+        CHECK(files().size() == before + 1);
+        for (const char* who : {"another", "pretend"}) { // each finds its own
+            cache.identity = who;
+            auto t = open_store(cache, config);
+            CHECK(t.statistics().prefixes == 11);
+            CHECK(started(t, cache, counting(first, 200)).tokens == 100);
+        }
+    }
+    SUBCASE("a file of an earlier run counts as stored when it has been loaded, once") {
+        { auto gone = std::move(s); }
+        config.trunks = 0;
+        auto t = open_store(cache, config);
+        const std::size_t loads = cache.loads, saves = cache.saves;
+        for (int i = 0; i < 2; ++i) static_cast<void>(kept(t, cache, counting(1000, 100)));
+        CHECK(cache.loads == loads + 1);
+        CHECK(cache.saves == saves);
+        CHECK(t.statistics().prefixes == 10);
+        check_counts(t, cache);
     }
     SUBCASE("a shorter prefix where the longer one cannot be loaded") {
         static_cast<void>(kept(s, cache, counting(1000, 140)));
