@@ -426,7 +426,8 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         return fork();
     }
 
-    /// Saves a prefix. before: one whose file it takes over, or null. After an error it has no file.
+    /// Saves a prefix. before: one whose file it takes over, or null. After an error it has no file. What a save wrote before it
+    /// failed is not known, and not counted.
     [[nodiscard]] status write(stored& e, sequence_id seq, std::span<const std::uint32_t> tokens,
                                stored* before) {
         const bool over = before != nullptr && !before->path.empty();

@@ -35,7 +35,8 @@ struct prefix_store_config {
     std::size_t trunks = 0;  ///< open sequences of the cache that the store may have
     std::uint64_t file_bytes = std::uint64_t{4} << 30; ///< of all files of prefixes
     std::uint64_t free_bytes = std::uint64_t{1} << 30; ///< of the file system, which files must leave free
-    /// Flash wears: a save begins only while what was written today and what it is expected to write is within this.
+    /// Flash wears: a save begins only while what was written today and what it is expected to write is within this. What a save
+    /// wrote before it failed is not known, and does not count.
     std::uint64_t write_bytes_per_day = std::numeric_limits<std::uint64_t>::max();
     std::size_t memory_bytes = std::size_t{64} << 20; ///< of tables, and of the tokens of trunks
     std::uint32_t rewind_tokens = 4;        ///< that start() may take back from the end of a prefix; 0: none
@@ -70,6 +71,7 @@ struct prefix_statistics {
     std::uint64_t tokens_forked = 0, tokens_reloaded = 0;
     std::uint64_t tokens_prefilled = 0;       ///< that start() left to the engine
     std::uint64_t tokens_prefilled_again = 0; ///< of these, that a prefix had which was evicted
+    /// By saves that succeeded, and by loads.
     std::uint64_t bytes_written = 0, bytes_read = 0;
     std::uint64_t demoted = 0;    ///< trunks that had to leave memory
     std::uint64_t evicted = 0;    ///< prefixes that had to leave altogether
