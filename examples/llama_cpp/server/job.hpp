@@ -23,7 +23,8 @@ using llama_run::token_id;
 struct generation {
     std::string space; ///< whose it is: other spaces share nothing with it
     std::vector<token_id> prompt;
-    std::size_t max_tokens = 0; ///< 1 or more
+    bool given_as_tokens = false; ///< the prompt is read in these tokens, and in no others of the same text
+    std::size_t max_tokens = 0;   ///< 1 or more
     double temperature = 1, top_p = 1;
     std::uint64_t seed = 0;
     std::vector<std::string> stop;

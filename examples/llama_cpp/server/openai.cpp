@@ -2,6 +2,7 @@
 #include "openai.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <random>
@@ -12,11 +13,7 @@ namespace kvtl_server {
 namespace {
 
 constexpr int most_levels = 100;
-
-/// Bytes that are no UTF-8, which a model may generate, become U+FFFD.
-std::string dump(const json& j) {
-    return j.dump(-1, ' ', false, json::error_handler_t::replace);
-}
+constexpr std::size_t most_keys = 256; ///< of an object, which looks for each new key among the others
 
 /// A field that is there and not null, or null.
 const json* field(const json& body, const char* name) {
@@ -49,6 +46,14 @@ std::string text_of(const json& f, const std::string& name) {
     return f.get<std::string>();
 }
 
+/// Of a message: chat templates take texts that end at a NUL.
+std::string spoken(const json& f, const std::string& name) {
+    std::string text = text_of(f, name);
+    if (text.find('\0') != std::string::npos)
+        throw api_error(400, name + " has a NUL, U+0000; valid: a text without", name);
+    return text;
+}
+
 /// Fields that would change an answer, and the values at which they do not.
 void refuse_what_cannot_be_followed(const json& body) {
     static const auto neutral = json::parse(R"({
@@ -75,30 +80,32 @@ std::vector<std::string> stops_of(const json& body) {
     return all;
 }
 
-std::vector<token_id> prompt_of(const json& body, const served_model& m) {
+void read_prompt(const json& body, const served_model& m, generation& g) {
     const json* f = field(body, "prompt");
     if (f == nullptr) throw api_error(400, "prompt is missing; valid: a text, or a list of tokens", "prompt");
     if (f->is_array() && f->size() == 1 && f->front().is_string()) f = &f->front();
-    if (f->is_string()) return m.prompt(f->get<std::string>());
+    if (f->is_string()) {
+        g.prompt = m.prompt(f->get<std::string>());
+        return;
+    }
     if (!f->is_array()) refuse("prompt", *f, "a text, or a list of tokens");
-    std::vector<token_id> tokens;
+    g.given_as_tokens = true;
     for (const json& each : *f)
-        tokens.push_back(static_cast<token_id>(whole_number(each, "prompt", 0, m.vocabulary() - 1)));
-    return tokens;
+        g.prompt.push_back(static_cast<token_id>(whole_number(each, "prompt", 0, m.vocabulary() - 1)));
 }
 
 /// A text, or parts of which each is one.
 std::string content_of(const json& message, const std::string& name) {
     const json* f = field(message, "content");
     if (f == nullptr) throw api_error(400, name + ".content is missing; valid: a text", name);
-    if (!f->is_array()) return text_of(*f, name + ".content");
+    if (!f->is_array()) return spoken(*f, name + ".content");
     std::string text;
     for (const json& part : *f) {
         const bool good =
             part.is_object() && part.value("type", json()) == "text" && field(part, "text") != nullptr;
         if (!good)
             refuse(name + ".content", part, R"({"type":"text","text":...}, as the model reads text only)");
-        text += text_of(part["text"], name + ".content.text");
+        text += spoken(part["text"], name + ".content.text");
     }
     return text;
 }
@@ -112,7 +119,7 @@ std::vector<token_id> chat_of(const json& body, const served_model& m) {
     for (const json& each : *f) {
         const std::string name = "messages[" + std::to_string(messages.size()) + "]";
         if (!each.is_object() || field(each, "role") == nullptr) refuse(name, each, R"({"role","content"})");
-        messages.push_back({text_of(each["role"], name + ".role"), content_of(each, name)});
+        messages.push_back({spoken(each["role"], name + ".role"), content_of(each, name)});
     }
     return m.chat(messages);
 }
@@ -176,6 +183,10 @@ const char* word_for(finish_reason r) {
 
 } // namespace
 
+std::string dump(const json& j) {
+    return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::string error_body(const api_error& e) {
     const auto or_null = [](const std::string& text) { return text.empty() ? json() : json(text); };
     const char* type = e.status == 401   ? "authentication_error"
@@ -188,16 +199,25 @@ std::string error_body(const api_error& e) {
 
 json parse_body(const std::string& body) {
     bool deep = false; // who writes a value out again goes down as far
+    bool wide = false;
+    std::array<std::size_t, most_levels + 1> keys{}; // of the object that is open on each level
     json parsed = json::parse(
         body,
-        [&](int depth, json::parse_event_t, json&) {
+        [&](int depth, json::parse_event_t event, json&) {
             deep = deep || depth > most_levels;
-            return !deep;
+            if (deep) return false;
+            std::size_t& here = keys[static_cast<std::size_t>(depth)];
+            if (event == json::parse_event_t::key) wide = wide || ++here > most_keys;
+            if (event == json::parse_event_t::object_end) keys[static_cast<std::size_t>(depth) + 1] = 0;
+            return !wide;
         },
         false);
     if (deep)
         throw api_error(400, "the body has lists or objects within each other, more than " +
                                  std::to_string(most_levels) + " levels deep; valid: fewer");
+    if (wide)
+        throw api_error(400, "the body has an object of more than " + std::to_string(most_keys) +
+                                 " keys; valid: fewer");
     if (parsed.is_discarded()) throw api_error(400, "the body is no JSON in UTF-8; valid: a JSON object");
     if (!parsed.is_object())
         throw api_error(400, std::string("the body is ") + parsed.type_name() + "; valid: a JSON object");
@@ -218,7 +238,10 @@ completion_request parse_completion(const json& body, bool chat, const served_mo
     r.what.top_p = number_of(body, "top_p", 1);
     r.what.seed = seed_of(body);
     r.what.stop = stops_of(body);
-    r.what.prompt = chat ? chat_of(body, m) : prompt_of(body, m);
+    if (chat)
+        r.what.prompt = chat_of(body, m);
+    else
+        read_prompt(body, m, r.what);
     if (r.what.prompt.empty())
         throw api_error(400, "the prompt has no tokens; valid: 1 or more", chat ? "messages" : "prompt");
     r.what.max_tokens = room_for(body, chat, r.what.prompt.size(), m.context());

@@ -29,10 +29,13 @@ struct api_error : std::runtime_error {
     std::string code;  ///< "" for none
 };
 
+/// Bytes that are no UTF-8, which a model may generate or a file may be named with, become U+FFFD.
+[[nodiscard]] std::string dump(const json& j);
+
 /// {"error":{"message","type","param","code"}}
 [[nodiscard]] std::string error_body(const api_error& e);
 
-/// The body of a request. Throws api_error unless it is a JSON object.
+/// The body of a request. Throws api_error unless it is a JSON object of bounded depth, with few keys in each object. Cost: linear.
 [[nodiscard]] json parse_body(const std::string& body);
 
 struct completion_request {
