@@ -28,8 +28,13 @@ void conversations::keep_in(kvtl::prefix_store_config config, bool beginnings) {
 }
 
 std::optional<granted> conversations::take(const generation& g) {
-    std::vector<token_id> prompt =
-        recent_.as_said(g.space, g.prompt, [&](token_id id) { return session_.model().piece(id, true); });
+    // The first of the queue asks at every step: nothing costly before there is a place.
+    if (std::all_of(places_.begin(), places_.end(), [](const sequence& s) { return s.busy; }))
+        return std::nullopt;
+    std::vector<token_id> prompt = g.prompt;
+    if (!g.given_as_tokens)
+        prompt =
+            recent_.as_said(g.space, g.prompt, [&](token_id id) { return session_.model().piece(id, true); });
     if (prompt.size() + g.max_tokens > session_.max_tokens()) prompt = g.prompt;
     std::optional<granted> got = go_on(g.space, prompt);
     if (!got) got = begin(g.space, prompt);
@@ -84,7 +89,8 @@ std::optional<granted> conversations::begin(const std::string& space, std::span<
     g.held = started->tokens;
     least->tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(g.held));
     least->stored = g.held;
-    least->prefix = started->prefix;
+    const auto own = own_.find(started->prefix);
+    least->prefix = own != own_.end() && own->second == started->tokens ? own->first : 0;
     return g;
 }
 
@@ -113,14 +119,20 @@ bool conversations::is_worth_storing(const sequence& s) const noexcept {
 void conversations::put(unsigned place) {
     sequence& s = places_[place];
     if (!is_worth_storing(s)) return;
-    s.prefix = keep(s, shared_.contains(s.prefix) ? 0 : s.prefix);
+    s.prefix = keep(s, s.prefix);
+    if (s.prefix == 0) return;
+    own_[s.prefix] = s.tokens.size();
+    if (own_.size() > store_->statistics().prefixes) // some were replaced or evicted
+        std::erase_if(own_, [&](const auto& one) { return !store_->hint(one.first, {}).ok(); });
 }
 
 void conversations::store_beginning(unsigned place) {
     sequence& s = places_[place];
     const kvtl::prefix_id id = keep(s, 0);
-    if (id != 0) shared_.insert(id);
-    s.prefix = id;
+    s.prefix = 0;
+    own_.erase(id); // the text may have been a conversation's
+    for (sequence& other : places_)
+        if (other.prefix == id) other.prefix = 0;
 }
 
 /// Stores a sequence; 0 where that fails.

@@ -5,7 +5,8 @@
 //          longest one that is stored. Of sequences that nobody works on the one that was used least recently is given up;
 //          it is stored before. Hybrid models have a state that cannot be stored: theirs is lost.
 // Shared:  a beginning that two prompts of a space have in common, such as a system prompt or a document, is stored by itself
-//          while the second of them is read.
+//          while the second of them is read. A conversation that goes on replaces only what this server stored of it: what was
+//          stored before may be a beginning that others share.
 // Errors:  what cannot be stored or loaded is computed again; a line on standard error and a counter say so.
 // Threads: that of the session.
 // SPDX-License-Identifier: MIT
@@ -20,7 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 namespace kvtl_server {
@@ -68,7 +69,7 @@ class conversations {
         std::vector<token_id> tokens;
         std::uint64_t used = 0;
         std::size_t stored = 0;     ///< tokens, when it was stored
-        kvtl::prefix_id prefix = 0; ///< as what
+        kvtl::prefix_id prefix = 0; ///< as what, if it is to be replaced
     };
     [[nodiscard]] std::optional<granted> go_on(const std::string& space, std::span<const token_id> prompt);
     [[nodiscard]] std::optional<granted> begin(const std::string& space, std::span<const token_id> prompt);
@@ -81,7 +82,8 @@ class conversations {
     std::optional<store> store_;
     bool beginnings_ = false;
     recent_texts recent_{1U << 20}; ///< 4 MiB
-    std::unordered_set<kvtl::prefix_id> shared_;
+    std::unordered_map<kvtl::prefix_id, std::size_t>
+        own_; ///< conversations stored by this server: their tokens
     std::uint64_t now_ = 0;
 };
 

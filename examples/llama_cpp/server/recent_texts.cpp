@@ -55,13 +55,13 @@ std::size_t common_beginning(std::span<const token_id> a, std::span<const token_
 void recent_texts::remember(const std::string& space, std::vector<token_id> tokens) {
     std::erase_if(texts_, [&](const text& t) {
         const bool within = t.space == space && common_beginning(t.tokens, tokens) == t.tokens.size();
-        if (within) tokens_ -= t.tokens.size();
+        if (within) tokens_ -= t.tokens.size() + cost_of_a_text;
         return within;
     });
-    tokens_ += tokens.size();
+    tokens_ += tokens.size() + cost_of_a_text;
     texts_.push_front({space, std::move(tokens)});
     while (tokens_ > most_ && texts_.size() > 1) {
-        tokens_ -= texts_.back().tokens.size();
+        tokens_ -= texts_.back().tokens.size() + cost_of_a_text;
         texts_.pop_back();
     }
 }

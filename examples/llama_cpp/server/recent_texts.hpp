@@ -4,7 +4,7 @@
 // as text, which a tokenizer may cut into other tokens than those that the model chose: as_said() gives the prompt the tokens
 // of the conversation that its text goes on from, or nothing of that conversation would match.
 //
-// Memory: 4 bytes for each token, up to `most` tokens; the oldest texts leave.
+// Memory: 4 bytes for each token, up to `most` tokens, of which each text counts `cost_of_a_text` more; the oldest texts leave.
 // Cost:   linear in what is remembered.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -27,6 +27,8 @@ using llama_run::token_id;
 
 class recent_texts {
   public:
+    static constexpr std::size_t cost_of_a_text = 64; ///< tokens: its space, and what a container needs
+
     explicit recent_texts(std::size_t most) : most_(most) {}
 
     /// Takes the place of texts that it begins with.
@@ -48,7 +50,7 @@ class recent_texts {
     };
     std::size_t most_;
     std::deque<text> texts_; ///< the latest in front
-    std::size_t tokens_ = 0; ///< of all
+    std::size_t tokens_ = 0; ///< of all, with their costs
 };
 
 } // namespace kvtl_server

@@ -74,7 +74,7 @@ TEST_CASE("control tokens are compared by their names") {
 
 TEST_CASE("the text never changes, whatever is remembered") {
     std::mt19937 random(7);
-    recent_texts texts(400);
+    recent_texts texts(20 * recent_texts::cost_of_a_text);
     std::string text;
     for (int round = 0; round < 3000; ++round) {
         if (text.size() > 60 || random() % 8 == 0) text.clear();
@@ -88,7 +88,7 @@ TEST_CASE("the text never changes, whatever is remembered") {
 
 TEST_CASE("the longest beginning that texts of a space share with a prompt, against all of them") {
     std::mt19937 random(5);
-    recent_texts texts(1U << 20);
+    recent_texts texts(1U << 20); // room for all
     std::vector<std::pair<std::string, tokens>> all;
     for (int round = 0; round < 400; ++round) {
         tokens t(1 + random() % 20);
@@ -104,7 +104,8 @@ TEST_CASE("the longest beginning that texts of a space share with a prompt, agai
 }
 
 TEST_CASE("the oldest texts leave") {
-    recent_texts texts(10);
+    constexpr std::size_t each = recent_texts::cost_of_a_text;
+    recent_texts texts(2 * each + 10);
     texts.remember("", {1, 2, 3, 4});
     texts.remember("", {5, 6, 7, 8});
     CHECK(texts.shared("", tokens{1, 2, 9}) == 2);
@@ -113,6 +114,14 @@ TEST_CASE("the oldest texts leave") {
     texts.remember("", {7, 7});
     CHECK(texts.shared("", tokens{1, 2, 9}) == 0);
     CHECK(texts.shared("", tokens{5, 6}) == 2);
-    texts.remember("", tokens(50, 3)); // the last one stays in any case
-    CHECK(texts.shared("", tokens(60, 3)) == 50);
+    texts.remember("", tokens(500, 3)); // the last one stays in any case
+    CHECK(texts.shared("", tokens(600, 3)) == 500);
+}
+
+TEST_CASE("short texts do not stay for ever") {
+    recent_texts texts(1000);
+    texts.remember("", {1});
+    for (kvtl_server::token_id id = 2; id < 20; ++id) texts.remember("", {id});
+    CHECK(texts.shared("", tokens{1}) == 0);
+    CHECK(texts.shared("", tokens{19}) == 1);
 }
