@@ -7,10 +7,14 @@
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace kvtl_server {
@@ -42,12 +46,45 @@ api_error error_of(int status, const Request& req, std::size_t max_body) {
     return {status, "the request is no valid HTTP, or its body was cut off"};
 }
 
+/// Ends the connection behind the answer, as what is left of a body would be taken for the next request.
+void put_last_error(Response& res, const api_error& e) {
+    res.status = e.status;
+    res.set_header("Connection", "close");
+    const auto body = std::make_shared<const std::string>(error_body(e));
+    res.set_content_provider(body->size(), json_type,
+                             [body](std::size_t from, std::size_t n, httplib::DataSink& sink) {
+                                 sink.write(body->data() + from, n);
+                                 return false; // which ends the connection
+                             });
+}
+
+/// The body of a request, decoded. httplib's own limit holds for Content-Length only, not for chunks and compressed bodies. A
+/// body that is a little too large is read to its end, so that its client gets the answer. Null where an answer was put.
+std::optional<std::string> read_body(const Request& req, Response& res, const httplib::ContentReader& read,
+                                     std::size_t max_body) {
+    std::string body;
+    std::size_t come = 0;
+    const bool whole = read([&](const char* data, std::size_t n) {
+        come += n;
+        if (come <= max_body) body.append(data, n);
+        return come <= 2 * max_body;
+    });
+    if (whole && come <= max_body) return body;
+    const int status = come > max_body ? 413 : res.status;
+    const api_error e = error_of(status, req, max_body);
+    if (whole || (status == 413 && come == 0)) // httplib has skipped it
+        put_error(res, e);
+    else
+        put_last_error(res, e);
+    return std::nullopt;
+}
+
 /// A page of another site can post a form to this machine, but no JSON without being asked first.
-json body_of(const Request& req) {
+json body_of(const Request& req, const std::string& body) {
     const std::string type = req.get_header_value("Content-Type");
     if (!type.starts_with(json_type))
         throw api_error(415, "Content-Type is '" + type + "'; valid: application/json");
-    return parse_body(req.body);
+    return parse_body(body);
 }
 
 /// One answer on its way to its client.
@@ -84,8 +121,8 @@ bool send_stream(reply& r, httplib::DataSink& sink) {
     return true;
 }
 
-void complete(const Request& req, Response& res, bool chat, const served& s) {
-    completion_request asked = parse_completion(body_of(req), chat, s.model);
+void complete(const Request& req, const std::string& body, Response& res, bool chat, const served& s) {
+    completion_request asked = parse_completion(body_of(req, body), chat, s.model);
     asked.what.space = api_keys::space_of(req.get_header_value("Authorization"));
     const completion_writer writer(asked, s.model);
     auto submitted = s.work.submit(std::move(asked.what));
@@ -116,21 +153,50 @@ json slots_of(const served& s) {
 }
 
 void put(Response& res, const json& j) {
-    res.set_content(j.dump(), json_type);
+    res.set_content(dump(j), json_type);
 }
 
-/// What throws api_error becomes an answer.
-template <class Handler> httplib::Server::Handler guarded(const Handler& handle) {
-    return [handle](const Request& req, Response& res) {
+/// Who may ask. Throws api_error.
+struct gate {
+    const served& s;
+    bool loopback; ///< the server's own address
+
+    void check(const Request& req) const {
+        // A page of another site can have its name mean this machine, and so read answers: its requests carry its name.
+        const std::string host = req.get_header_value("Host");
+        const std::size_t port = host.find(':', host.starts_with('[') ? host.find(']') : 0);
+        const std::string name = host.substr(0, port);
+        if (loopback && name != "localhost" && name != "127.0.0.1" && name != "[::1]")
+            throw api_error(403, "Host is '" + host + "'; valid: localhost, 127.0.0.1, [::1]");
+        const bool open = req.path == "/" || req.path == "/health";
+        if (!open && !s.keys.allows(req.get_header_value("Authorization")))
+            throw api_error(401, "the key is missing or wrong; valid: Authorization: Bearer KEY", "",
+                            "invalid_api_key");
+    }
+};
+
+/// Before all routes. A POST passes: it is checked when its body was read.
+void add_gate(httplib::Server& server, const gate& may) {
+    server.set_pre_routing_handler([may](const Request& req, Response& res) {
+        if (req.method == "POST") return httplib::Server::HandlerResponse::Unhandled;
+        const std::string length = req.get_header_value("Content-Length");
+        const bool body = req.has_header("Transfer-Encoding") || (!length.empty() && length != "0");
         try {
-            handle(req, res);
+            may.check(req);
+            if (req.method != "GET" && req.method != "HEAD") throw error_of(404, req, 0);
+            if (body) throw api_error(400, req.method + " has a body; valid: none");
         } catch (const api_error& e) {
-            put_error(res, e);
+            if (body)
+                put_last_error(res, e);
+            else
+                put_error(res, e);
+            return httplib::Server::HandlerResponse::Handled;
         }
-    };
+        return httplib::Server::HandlerResponse::Unhandled;
+    });
 }
 
-void add_routes(httplib::Server& server, const served& s) {
+void add_pages(httplib::Server& server, const served& s) {
     server.Get("/", [](const Request&, Response& res) {
         res.set_header("Content-Security-Policy", "default-src 'self'; script-src 'unsafe-inline'; style-src "
                                                   "'unsafe-inline'; frame-ancestors 'none'");
@@ -147,24 +213,32 @@ void add_routes(httplib::Server& server, const served& s) {
     server.Get("/metrics", [&s](const Request&, Response& res) {
         res.set_content(s.counts.text(), "text/plain; version=0.0.4");
     });
-    server.Post("/tokenize", guarded([&s](const Request& req, Response& res) {
-                    put(res, tokenize(body_of(req), s.model));
-                }));
-    server.Post("/v1/completions",
-                guarded([&s](const Request& req, Response& res) { complete(req, res, false, s); }));
-    server.Post("/v1/chat/completions",
-                guarded([&s](const Request& req, Response& res) { complete(req, res, true, s); }));
 }
 
-/// Only the page and /health are for everybody.
-void ask_for_keys(httplib::Server& server, const served& s) {
-    server.set_pre_routing_handler([&s](const Request& req, Response& res) {
-        if (req.path == "/" || req.path == "/health" || s.keys.allows(req.get_header_value("Authorization")))
-            return httplib::Server::HandlerResponse::Unhandled;
-        put_error(res, api_error(401, "the key is missing or wrong; valid: Authorization: Bearer KEY", "",
-                                 "invalid_api_key"));
-        return httplib::Server::HandlerResponse::Handled;
+void add_posts(httplib::Server& server, const served& s, const gate& may, std::size_t max_body) {
+    // handle(request, body, response); what throws api_error becomes an answer.
+    const auto post = [&](const char* path, const auto& handle) {
+        server.Post(path, [=](const Request& req, Response& res, const httplib::ContentReader& read) {
+            const std::optional<std::string> body = read_body(req, res, read, max_body);
+            if (!body) return;
+            try {
+                may.check(req);
+                handle(req, *body, res);
+            } catch (const api_error& e) {
+                put_error(res, e);
+            }
+        });
+    };
+    post("/tokenize", [&s](const Request& req, const std::string& body, Response& res) {
+        put(res, tokenize(body_of(req, body), s.model));
     });
+    post("/v1/completions", [&s](const Request& req, const std::string& body, Response& res) {
+        complete(req, body, res, false, s);
+    });
+    post("/v1/chat/completions", [&s](const Request& req, const std::string& body, Response& res) {
+        complete(req, body, res, true, s);
+    });
+    post(".*", [](const Request& req, const std::string&, Response&) { throw error_of(404, req, 0); });
 }
 
 } // namespace
@@ -173,7 +247,12 @@ struct http_api::state {
     http_options options;
     httplib::Server server;
     int port = 0;
+    std::atomic<bool> returned = false; ///< serve()
 };
+
+bool is_loopback(const std::string& host) {
+    return host == "127.0.0.1" || host == "::1" || host == "localhost";
+}
 
 http_api::http_api(const http_options& o) : state_(std::make_unique<state>()) {
     state_->options = o;
@@ -212,7 +291,7 @@ void http_api::serve(const served& s) {
     server.set_keep_alive_timeout(2); // of which stop() waits for the rest
     server.set_tcp_nodelay(true);
     server.set_error_handler([max = o.max_body](const Request& req, Response& res) {
-        if (res.body.empty()) put_error(res, error_of(res.status, req, max));
+        if (!res.has_header("Content-Type")) put_error(res, error_of(res.status, req, max));
     });
     server.set_exception_handler([](const Request&, Response& res, const std::exception_ptr& why) {
         try {
@@ -221,12 +300,18 @@ void http_api::serve(const served& s) {
             put_error(res, api_error(500, e.what()));
         }
     });
-    ask_for_keys(server, s);
-    add_routes(server, s);
+    const gate may{.s = s, .loopback = is_loopback(o.host)};
+    add_gate(server, may);
+    add_pages(server, s);
+    add_posts(server, s, may, o.max_body);
     server.listen_after_bind();
+    state_->returned = true;
 }
 
 void http_api::stop() {
+    // httplib's stop() does nothing before it listens.
+    while (!state_->server.is_running() && !state_->returned)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     state_->server.stop();
 }
 

@@ -1,7 +1,8 @@
 // The server's addresses: a page of chats at /, OpenAI's /v1/models, /v1/completions and /v1/chat/completions, and /health, /tokenize, /slots and
 // /metrics as llama-server has them.
 //
-// Errors:  a status of HTTP, and OpenAI's {"error":{...}}.
+// Errors:  a status of HTTP, and OpenAI's {"error":{...}}. A body is read to its end before the answer, or the connection is
+//          closed: what is left of a body is never taken for a request.
 // Threads: one per connection, up to `threads` at once. A client that goes away ends its job within a fifth of a second.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -20,9 +21,12 @@ namespace kvtl_server {
 struct http_options {
     std::string host = "127.0.0.1";
     int port = 8080;          ///< 0: the system chooses
-    std::size_t max_body = 0; ///< bytes of a request
+    std::size_t max_body = 0; ///< bytes of a request, decoded
     std::size_t threads = 0;
 };
+
+/// Whether an address is reached from this machine only.
+[[nodiscard]] bool is_loopback(const std::string& host);
 
 /// What requests are answered from.
 struct served {
@@ -44,6 +48,7 @@ class http_api {
 
     /// Answers until stop() is called.
     void serve(const served& s);
+    /// serve() is called, or will be at once; it returns.
     void stop();
 
   private:
