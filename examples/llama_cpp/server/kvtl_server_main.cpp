@@ -30,8 +30,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 namespace {
 
@@ -50,6 +53,7 @@ struct arguments : engine::run_options {
     std::size_t body_mib = 8;
     std::string store;
     std::size_t store_mib = 4096;
+    std::size_t write_mib = 0;
 
     arguments() { policy = "dynakv_estimate"; }
 };
@@ -75,9 +79,12 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--store-mib", a.store_mib,
                    "most that they may take on the disk; 0: they end with the server")
         ->capture_default_str();
+    app.add_option("--store-write-mib-per-day", a.write_mib,
+                   "most that is written to them in a day (UTC); 0: as much as there is")
+        ->capture_default_str();
     engine::define_cache_options(app, a);
-    engine::finish_options(app,
-                           {"--port", "--parallel", "--context", "--queue", "--max-body-mib", "--store-mib"});
+    engine::finish_options(app, {"--port", "--parallel", "--context", "--queue", "--max-body-mib",
+                                 "--store-mib", "--store-write-mib-per-day"});
 }
 
 void check(const CLI::App& app, const arguments& a) {
@@ -89,6 +96,7 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.queue >= 1 && a.queue <= 1024, "--queue: valid: 1 to 1024");
     require(a.body_mib >= 1 && a.body_mib <= 1024, "--max-body-mib: valid: 1 to 1024");
     require(a.store_mib <= std::size_t{1} << 30, "--store-mib: valid: 0 to 1073741824");
+    require(a.write_mib <= std::size_t{1} << 30, "--store-write-mib-per-day: valid: 0 to 1073741824");
     engine::check_run_options(a);
 }
 
@@ -117,9 +125,11 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
         return;
     }
     try {
-        held.keep_in({.folder = store_folder(a),
-                      .model = kvtl_server::model_digest(a.model),
-                      .file_bytes = std::uint64_t{a.store_mib} << 20},
+        kvtl::prefix_store_config config{.folder = store_folder(a),
+                                         .model = kvtl_server::model_digest(a.model),
+                                         .file_bytes = std::uint64_t{a.store_mib} << 20};
+        if (a.write_mib != 0) config.write_bytes_per_day = std::uint64_t{a.write_mib} << 20;
+        held.keep_in(std::move(config),
                      !engine::policy_wants(a.policy)
                           .evicts); // a beginning without its question is thinned out otherwise
     } catch (const bad_input& e) {
@@ -155,7 +165,8 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     return o;
 }
 
-/// SIGTERM and SIGINT, taken by a thread that may lock.
+/// SIGTERM, SIGINT and SIGHUP, taken by a thread that may lock. The first one stops the scheduler, if it runs; others end the
+/// program at once.
 class ending_signals {
   public:
     ending_signals() {
@@ -163,14 +174,47 @@ class ending_signals {
         for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set_, number);
         ::pthread_sigmask(SIG_BLOCK, &set_, nullptr); // of every thread that begins later, too
         std::signal(SIGPIPE, SIG_IGN);
+        thread_ = std::thread([this] { take_all(); });
     }
-    void wait() const {
-        int number = 0;
-        ::sigwait(&set_, &number);
+    ending_signals(const ending_signals&) = delete;
+    ending_signals& operator=(const ending_signals&) = delete;
+    ~ending_signals() {
+        {
+            const std::lock_guard lock(mutex_);
+            over_ = true;
+        }
+        ::pthread_kill(thread_.native_handle(), SIGTERM);
+        thread_.join();
+    }
+
+    /// Null: nothing runs.
+    void first_one_stops(kvtl_server::scheduler* work) {
+        const std::lock_guard lock(mutex_);
+        work_ = work;
     }
 
   private:
-    sigset_t set_;
+    void take_all() {
+        for (;;) {
+            int number = 0;
+            ::sigwait(&set_, &number);
+            const std::lock_guard lock(mutex_);
+            if (over_) return;
+            if (work_ != nullptr) {
+                std::exchange(work_, nullptr)->stop();
+                continue;
+            }
+            ::pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+            ::raise(number); // what it does by itself: SIGHUP may be ignored
+            ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+        }
+    }
+
+    sigset_t set_{};
+    std::mutex mutex_; ///< of both below
+    kvtl_server::scheduler* work_ = nullptr;
+    bool over_ = false;
+    std::thread thread_;
 };
 
 void print_header(const arguments& a, const llama_run::session& session) {
@@ -182,13 +226,14 @@ void print_header(const arguments& a, const llama_run::session& session) {
                           .memory_mib = {a.memory_mib},
                           .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
                           .threads = a.threads});
-    if (a.host != "127.0.0.1" && a.host != "::1" && a.host != "localhost" && a.key_file.empty())
+    if (!kvtl_server::is_loopback(a.host) && a.key_file.empty())
         std::fprintf(stderr,
                      "%s: warning: whoever reaches %s may ask; --api-key-file FILE names those who may\n",
                      program, a.host.c_str());
 }
 
 void run(const arguments& a) {
+    ending_signals signals; // before any thread that would take them
     const kvtl_server::api_keys keys =
         a.key_file.empty() ? kvtl_server::api_keys() : kvtl_server::api_keys(a.key_file);
     kvtl_server::http_api http({.host = a.host,
@@ -209,18 +254,20 @@ void run(const arguments& a) {
                                            session.max_tokens());
     const kvtl_server::served all{.keys = keys, .model = served, .work = work, .counts = counts};
 
-    const ending_signals signals;
     std::thread listening([&] { http.serve(all); });
-    std::thread ending([&] {
-        signals.wait();
-        work.stop();
-    });
-    std::printf("listening on %s\n", http.address().c_str());
-    std::fflush(stdout);
-    work.run();
+    signals.first_one_stops(&work);
+    std::exception_ptr failure;
+    try {
+        std::printf("listening on %s\n", http.address().c_str());
+        std::fflush(stdout);
+        work.run();
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    signals.first_one_stops(nullptr);
     http.stop();
     listening.join();
-    ending.join();
+    if (failure) std::rethrow_exception(failure);
 }
 
 } // namespace

@@ -40,11 +40,17 @@ std::shared_ptr<job> scheduler::submit(generation g) {
 }
 
 void scheduler::run() {
-    while (wait_for_work()) {
-        forget_who_left();
-        admit();
-        if (fill()) decode();
-        publish();
+    try {
+        while (wait_for_work()) {
+            forget_who_left();
+            admit();
+            if (fill()) decode();
+            publish();
+        }
+    } catch (...) {
+        stop(); // who asks now is refused
+        end_all();
+        throw;
     }
     end_all();
 }
@@ -72,10 +78,13 @@ bool scheduler::wait_for_work() {
     const auto ready = [&] { return stopping_ || busy || !queue_.empty(); };
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, idle_before_storing, ready)) {
-        lock.unlock();
-        const bool stored = conversations_.store_one();
-        if (stored) publish();
-        lock.lock();
+        bool stored = true;
+        while (stored && !ready()) {
+            lock.unlock();
+            stored = conversations_.store_one();
+            if (stored) publish();
+            lock.lock();
+        }
         if (!stored) changed_.wait(lock, ready);
     }
     return !stopping_;
@@ -170,7 +179,8 @@ void scheduler::read(unsigned i, bool beside) {
     const auto& prompt = s.prompt;
     const std::size_t end = s.shared != 0 ? s.shared : prompt.size();
     const std::size_t left = end - s.read, held = session_.held(i);
-    const bool whole = options_.whole_prompts && s.read == 0 && left <= session_.batch();
+    // Beside it there is room for the tokens of the answers, or it would wait until nobody is answered.
+    const bool whole = options_.whole_prompts && s.read == 0 && left + slots_.size() <= session_.batch();
     const std::size_t room =
         beside && !whole ? std::min(batch_.room(), options_.chunk_beside) : batch_.room();
     const std::size_t n = std::min(left, room);

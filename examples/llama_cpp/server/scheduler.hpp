@@ -41,7 +41,7 @@ class scheduler {
     /// Null where the queue is full, or stop() was called.
     [[nodiscard]] std::shared_ptr<job> submit(generation g);
 
-    /// Works until stop() is called. Every job has ended then, and what can be stored is.
+    /// Works until stop() is called. Every job has ended then, and what can be stored is; likewise if it throws.
     void run();
     void stop();
     [[nodiscard]] bool stopping() const;
