@@ -38,6 +38,7 @@ class Server:
         if "--store" not in arguments: # the user's own is none of the tests'
             self.command += ["--store-mib", "0"]
         self.folder = folder
+        self.expected = 0
 
     def __enter__(self):
         self.log = open(self.folder / "log", "w+")
@@ -58,11 +59,12 @@ class Server:
         self.process.stdout.close()
         self.log.close()
         if kind is None:
-            assert status in (0, -signal.SIGKILL), f"exit status {status}"
+            assert status == self.expected, f"exit status {status}"
 
     def kill(self):
         """As a crash or a power cut: nothing is said to it."""
         self.process.kill()
+        self.expected = -signal.SIGKILL
 
     def request(self, method, path, body=None, key=None, headers=None):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
@@ -95,13 +97,32 @@ class Server:
     def chat(self, messages, key=None, **fields):
         return self.post("/v1/chat/completions", {"temperature": 0, "messages": messages} | fields, key=key)
 
-    def open(self, path, body):
-        """A request whose answer nobody has read yet: its socket, a few bytes after the answer has begun."""
+    def open(self, path, body, more=0):
+        """A request whose answer nobody has read yet: its socket, a few bytes after the answer has begun. `more`: bytes of the
+        body that do not come."""
         text = json.dumps(body)
         connection = socket.create_connection((self.host, self.port), timeout=120)
         connection.sendall((f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                            f"Content-Length: {len(text)}\r\n\r\n{text}").encode())
+                            f"Content-Length: {len(text) + more}\r\n\r\n{text}").encode())
         return connection
+
+    def raw(self, *requests):
+        """Bytes on one connection, each sent when the one before was answered: what comes until it is closed."""
+        answers = b""
+        with socket.create_connection((self.host, self.port), timeout=120) as connection:
+            for request in requests:
+                try:
+                    connection.sendall(request)
+                    if request is not requests[-1]:
+                        answers += connection.recv(65536)
+                except OSError: # closed while it was sent
+                    break
+            try: # a connection on which nobody asks is closed after two seconds
+                while more := connection.recv(65536):
+                    answers += more
+            except OSError:
+                pass
+        return answers
 
     def metrics(self):
         values = {}
@@ -110,6 +131,14 @@ class Server:
                 name, _, value = line.rpartition(" ")
                 values[name] = float(value)
         return values
+
+    def refuses(self):
+        """Whether it listens no more."""
+        try:
+            socket.create_connection((self.host, self.port), timeout=120).close()
+        except ConnectionError:
+            return True
+        return False
 
     def busy(self):
         return sum(slot["is_processing"] for slot in self.get("/slots").json)

@@ -2,9 +2,12 @@
 #
 #   server.py KVTL-SERVER KVTL-LLAMA MAKE-TINY-MODEL examples/data
 # SPDX-License-Identifier: MIT
+import gzip
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -149,6 +152,47 @@ class Refusals(ServerTest):
             self.refused(400, "levels deep", path, "[" * 500000)
             self.refused(415, "text/plain", path, "{}", headers={"Content-Type": "text/plain"})
             self.refused(413, "too large", path, " " * (1 << 21))
+            many = ",".join(f'"{i}":0' for i in range(257))
+            self.refused(400, "more than 256 keys", path, "{" + many + "}")
+            self.refused(400, "more than 256 keys", path, '{"x":[{' + many + "}]}")
+
+    def test_many_small_objects_are_no_large_one(self):
+        parts = [{"type": "text", "text": "a"}] * 300
+        self.assertEqual(self.server.chat([{"role": "user", "content": parts}], max_tokens=1).status, 200)
+
+    def test_bodies_are_bounded_when_they_are_decoded(self):
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/nothing"):
+            for kib in (1500, 100000): # read to the end; cut off
+                packed = gzip.compress(b" " * (kib << 10))
+                self.assertLess(len(packed), 1 << 20)
+                self.refused(413, "up to 1048576 bytes", path, packed, headers={"Content-Encoding": "gzip"})
+            chunks = iter([b" " * (1 << 16)] * 24)
+            self.refused(413, "up to 1048576 bytes", path, chunks) # http.client sends these as chunks
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            endless = (head + "Transfer-Encoding: chunked\r\n\r\n").encode() + b"10000\r\n" + b" " * (1 << 16) + b"\r\n"
+            answers = self.server.raw(endless + (b"10000\r\n" + b" " * (1 << 16) + b"\r\n") * 64)
+            self.assertNotIn(b" 400 ", answers) # 413, unless the client was still sending
+        packed = gzip.compress(json.dumps({"content": sentence}).encode())
+        for body in (packed, iter([packed[:20], packed[20:]])):
+            self.assertEqual(self.server.post("/tokenize", body, headers={"Content-Encoding": "gzip"}).json,
+                             self.server.post("/tokenize", {"content": sentence}).json)
+
+    def test_a_body_is_no_request(self):
+        inner = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for method, status in (("GET", 400), ("PUT", 404), ("DELETE", 404), ("OPTIONS", 404), ("POST", 404)):
+            head = f"{method} /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(inner)}\r\n\r\n".encode()
+            answers = self.server.raw(head + inner)
+            self.assertIn(f"HTTP/1.1 {status} ".encode(), answers)
+            self.assertEqual(answers.count(b"HTTP/1.1 "), 1, method)
+
+    def test_names_of_this_machine(self):
+        for host in ("localhost", "127.0.0.1", "[::1]", f"localhost:{self.server.port}", "[::1]:80"):
+            self.assertEqual(self.server.get("/v1/models", headers={"Host": host}).status, 200)
+        for host in ("evil.example", f"evil.example:{self.server.port}", "localhost.evil.example", "", "127.0.0.1.evil.example"):
+            for reply in (self.server.get("/v1/models", headers={"Host": host}),
+                          self.server.post("/tokenize", {"content": "x"}, headers={"Host": host})):
+                self.assertEqual(reply.status, 403)
+                self.assertIn("valid: localhost", reply.error)
 
     def test_fields(self):
         c, chat = "/v1/completions", "/v1/chat/completions"
@@ -167,6 +211,9 @@ class Refusals(ServerTest):
             self.refused(400, "messages is missing", chat, {"messages": messages})
         self.refused(400, "messages[0]", chat, {"messages": ["hello"]})
         self.refused(400, "messages[0].content is missing", chat, {"messages": [{"role": "user"}]})
+        for message in ({"role": "user", "content": "a\0b"}, {"role": "us\0er", "content": "a"},
+                        {"role": "user", "content": [{"type": "text", "text": "\0"}]}):
+            self.refused(400, "has a NUL", chat, {"messages": [message]})
         image = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
         self.refused(400, "text only", chat, {"messages": [image]})
         parts = [{"role": "user", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "end"}]}]
@@ -197,12 +244,13 @@ class Refusals(ServerTest):
 class ManyAtOnce(ServerTest):
     def test_answers_do_not_depend_on_others(self):
         prompts = [sentence, long_text[:900], "A cache of keys and values", long_text[900:2000]]
-        alone = [self.server.text(p, max_tokens=40) for p in prompts]
+        alone = [self.server.text(p, max_tokens=200) for p in prompts]
+        tokens = self.server.metrics()["kvtl_generation_tokens_total"]
         steps = self.server.metrics()["kvtl_steps_total"]
         together = [None] * len(prompts)
 
         def ask(i):
-            together[i] = self.server.text(prompts[i], max_tokens=40)
+            together[i] = self.server.text(prompts[i], max_tokens=200)
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
         for t in threads:
@@ -210,7 +258,8 @@ class ManyAtOnce(ServerTest):
         for t in threads:
             t.join()
         self.assertEqual(together, alone)
-        self.assertGreater(self.server.metrics()["kvtl_steps_total"], steps)
+        after = self.server.metrics()
+        self.assertLess(after["kvtl_steps_total"] - steps, after["kvtl_generation_tokens_total"] - tokens)
 
     def test_a_long_prompt_does_not_stop_an_answer(self):
         pieces = 0
@@ -283,6 +332,7 @@ class Turns(ServerTest):
 
     def test_an_answer_comes_back_in_the_tokens_that_were_generated(self):
         # At this temperature the model chooses tokens that a tokenizer would not make of their text.
+        checked = other_tokens = 0
         for seed in range(5):
             first = self.server.complete(long_text[:900], max_tokens=60, temperature=2, seed=seed).json
             text = first["choices"][0]["text"]
@@ -292,6 +342,14 @@ class Turns(ServerTest):
             usage = self.server.complete(prompt, max_tokens=1).json["usage"]
             said = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"]
             self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], said - 2)
+            checked += 1
+            # Who gives tokens gets these.
+            tokens = self.server.post("/tokenize", {"content": prompt, "add_special": True}).json["tokens"]
+            other_tokens += len(tokens) != usage["prompt_tokens"]
+            usage = self.server.complete(tokens, max_tokens=1).json["usage"]
+            self.assertEqual(usage["prompt_tokens"], len(tokens))
+        self.assertGreater(checked, 0)
+        self.assertGreater(other_tokens, 0)
 
     def test_the_same_prompt_again(self):
         texts = [self.server.complete(long_text[500:1500], max_tokens=12).json for _ in range(2)]
@@ -356,6 +414,12 @@ class Keys(unittest.TestCase):
                         self.assertEqual(reply.status, 401)
                         self.assertEqual(reply.json["error"]["code"], "invalid_api_key")
 
+                inner = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                refused = (head + f"Content-Length: {len(inner)}\r\n\r\n").encode() + inner
+                answers = server.raw(refused, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answers), [b"401", b"401"])
+
                 def cached(key):
                     reply = server.complete(long_text[:1000], key, max_tokens=4)
                     self.assertEqual(reply.status, 200, reply.body)
@@ -399,7 +463,7 @@ class Stored(unittest.TestCase):
             again, cached = self.turn(server, prompt)
             self.assertGreater(cached, 1000)
             self.assertEqual(server.metrics()["kvtl_store_loads_total"], 1)
-        self.assertEqual(len(self.files()), 1, "the longer conversation takes the place of the shorter one")
+        self.assertEqual(len(self.files()), 2, "what an earlier server stored may be shared, and stays")
         with Server(program, "-m", model, "--policy", "full", folder=self.folder) as cold:
             self.assertEqual(self.turn(cold, prompt), (again, 0))
 
@@ -439,6 +503,42 @@ class Stored(unittest.TestCase):
             for question in questions[2:]:
                 self.assertGreater(self.turn(server, document + "\n" + question, "alice")[1], tokens - 10)
             self.assertEqual(self.turn(server, document + "\n" + questions[2], "bob")[1], 0)
+
+    def test_a_longer_conversation_takes_the_place_of_the_shorter_one(self):
+        with self.server("--parallel", "1") as server:
+            first, _ = self.turn(server, long_text[:2000])
+            self.turn(server, long_text[2000:])
+            prompt = long_text[:2000] + first + " and"
+            again, cached = self.turn(server, prompt) # loaded
+            self.assertGreater(cached, 400)
+            self.turn(server, prompt + again + " or")
+        self.assertEqual(len(self.files()), 2)
+
+    def test_a_shared_beginning_outlives_a_restart(self):
+        document = long_text[:3000]
+        questions = [long_text[3000 + 300 * i : 3300 + 300 * i] for i in range(4)]
+        with self.server(policy="dynakv_estimate") as server:
+            tokens = len(server.post("/tokenize", {"content": document}).json["tokens"])
+            for question in questions[:2]:
+                self.assertEqual(self.turn(server, document + "\n" + question)[1], 0)
+        for question in questions[2:]:
+            with self.server(policy="dynakv_estimate") as server:
+                self.assertGreater(self.turn(server, document + "\n" + question)[1], tokens - 10)
+
+    def test_bound_of_what_is_written(self):
+        with self.server("--store-write-mib-per-day", "1", "--parallel", "1") as server:
+            self.turn(server, long_text[:2000]) # more than that, which nobody knew before
+            self.turn(server, long_text[2000:])
+        self.assertEqual(len(self.files()), 1)
+        self.assertIn("write_bytes_per_day", (self.folder / "log").read_text())
+
+    def test_all_conversations_are_stored_when_nobody_asks(self):
+        with self.server() as server:
+            for i in range(3):
+                self.turn(server, long_text[1000 * i : 1000 * i + 900])
+            Server.until(lambda: server.metrics()["kvtl_store_conversations"] == 3)
+            server.kill()
+        self.assertEqual(len(self.files()), 3)
 
     def test_bound_of_the_files(self):
         with self.server("--store-mib", "6", "--parallel", "1") as server:
@@ -500,7 +600,8 @@ class Program(unittest.TestCase):
                                      ("missing", ["--api-key-file", "missing"]), ("no key", ["--api-key-file", "empty"]),
                                      ("cannot listen", ["--host", "192.0.2.1"]), ("missing.gguf", ["-m", "missing.gguf"]),
                                      ("--parallel", ["--memory-mib", "1"]),
-                                     ("--store-mib", ["--store-mib", "-1"]), ("--store: ", ["--store", "empty/x"])):
+                                     ("--store-mib", ["--store-mib", "-1"]),
+                                     ("--store-write-mib-per-day", ["--store-write-mib-per-day", "1073741825"]), ("--store: ", ["--store", "empty/x"])):
                 none = [] if "--store" in arguments[0] else ["--store-mib", "0"]
                 done = subprocess.run([program, "-m", model, "--port", "0", "--io", "posix", *none, *arguments], cwd=folder,
                                       capture_output=True, text=True, check=False)
@@ -516,6 +617,31 @@ class Program(unittest.TestCase):
                                       text=True, check=False)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f"cannot listen on 127.0.0.1 port {server.port}", done.stderr)
+
+    def test_a_name_that_is_no_utf8(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            odd = os.fsencode(folder) + b"/a\xff.gguf"
+            os.symlink(model, odd)
+            with Server(program, "-m", os.fsdecode(odd), folder=folder) as server:
+                self.assertEqual(server.get("/v1/models").json["data"][0]["id"], "a\ufffd")
+
+    def test_sigterm_at_once(self):
+        with tempfile.TemporaryDirectory() as name:
+            for _ in range(5):
+                with Server(program, "-m", model, folder=pathlib.Path(name)):
+                    pass
+
+    def test_a_second_signal_ends_it_at_once(self):
+        with tempfile.TemporaryDirectory() as name:
+            with Server(program, "-m", model, folder=pathlib.Path(name)) as server:
+                # A client that is slow: the server would wait for the rest of its body.
+                with server.open("/tokenize", {"content": "x"}, more=1000):
+                    server.get("/health")
+                    server.process.send_signal(signal.SIGTERM)
+                    Server.until(lambda: server.refuses())
+                    server.process.send_signal(signal.SIGTERM)
+                    server.expected = -signal.SIGTERM
 
     def test_sigterm_ends_what_is_open_and_leaves_nothing_behind(self):
         with tempfile.TemporaryDirectory() as name:
