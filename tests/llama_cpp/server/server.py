@@ -416,7 +416,9 @@ class Keys(unittest.TestCase):
 
                 inner = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
                 head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                refused = (head + f"Content-Length: {len(inner)}\r\n\r\n").encode() + inner
+                head += f"Content-Length: {3000 + len(inner)}\r\n"
+                head += "X: " + "x" * (4096 - 3000 - len(head) - 7) + "\r\n\r\n" # httplib reads 4096 bytes at once
+                refused = head.encode() + b" " * 3000 + inner
                 answers = server.raw(refused, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answers), [b"401", b"401"])
 
