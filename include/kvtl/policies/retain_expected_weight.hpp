@@ -11,7 +11,8 @@
 // Cost:   as window_attention: G W inner products per key.
 // Source: Expected Attention (Devoto et al., 2025; NVIDIA KVPress). Deviations: the statistics are those of the
 //         W latest queries at their own positions. The paper takes all queries of the prompt before RoPE, and
-//         averages RoPE over the next 512 positions. Its text has |W_o v| for |v|; its code has |v|.
+//         averages RoPE over the next 512 positions. Its text has |W_o v| for |v|; its code has |v|,
+//         and adds a constant to the weight first, which is not there.
 // SPDX-License-Identifier: MIT
 #pragma once
 

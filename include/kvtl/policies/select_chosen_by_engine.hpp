@@ -10,7 +10,7 @@
 // Errors: a number beyond the last entry or named twice refuses the call before it changes anything.
 // Limits: units of one size without records (head_groups, layer_groups). select() has no numbers and is refused;
 //         prefetch() reads nothing.
-// Source: no paper; block selections of trained sparse attention (MoBA, NSA, DeepSeek sparse attention).
+// Source: no paper; block selections of trained sparse attention (MoBA, NSA).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -12,7 +12,8 @@
 //         Double-P (2026): the same for clusters, weighted by their size. Deviations: attend_tokens bounds the
 //         choice. The share is that of the units, without sinks and window, which are always attended.
 //         Masses come from the index of the preset (Twilight: keys of 4 bits; Double-P: mean keys). Whole
-//         units are attended (Twilight and Double-P choose tokens within them).
+//         units are attended (Twilight and Double-P choose tokens within them). With softmax_sum each query is
+//         normalised without entries(u), so a query whose attention lies in large units weighs more.
 // Cost:   as top-k, an exponential per unit, and a sort of the chosen units.
 // Limits: masses from an upper bound (minmax_box) are too large where boxes are wide, so more units than
 //         needed are taken. In lanes of several KV heads scores are sums over `heads`; the rule uses their

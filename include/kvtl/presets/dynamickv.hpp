@@ -24,10 +24,12 @@
 //   defensivekv_mean, defensivekv_max, layer_defensivekv_mean, layer_defensivekv_max
 //                      controls of DefensiveKV: its score with the mean of all losses, or the mean over the
 //                      window of the largest loss in the group, under its budgets.
-//   expected_attention_heads  expected_attention whose heads compete, as KVPress runs it; floor 0.2.
+//   expected_attention_heads  expected_attention whose heads compete; floor 0.2.
 //   duo_attention      DuoAttention: KV heads that retrieve keep the whole prompt, the others 64 sinks and their
 //                      latest entries. Votes are an input (retention.votes). keep_tokens is the mean over all
 //                      heads: with R of N heads that retrieve, R / N of the prompt, and the rest for the others.
+//                      A head keeps at most 10 times keep_tokens (budget.r_max), and layers keep up to that until
+//                      the last layer has come.
 //   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget
 //                      among layers. Votes and table are inputs (retention.votes, budget.importance). Window
 //                      8.

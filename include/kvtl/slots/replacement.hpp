@@ -13,7 +13,8 @@
 //   resize(frames)            optional: the pool now has `frames` frames; for policies that divide them
 //   serve(lane)               optional: the next victims make room for a unit of this lane
 //
-// A policy whose memory has numbers of lanes says `names_lanes`. With `keeps_nothing`, units that a step has read are evicted at its end.
+// A policy that keeps lane numbers in its memory defines `names_lanes`. With `keeps_nothing`, units that a step has
+// read are evicted at its end.
 // SPDX-License-Identifier: MIT
 #pragma once
 

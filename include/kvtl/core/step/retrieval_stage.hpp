@@ -522,7 +522,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Steps attend what prefetch() chose for a predicted query.
     static constexpr bool predicts = detail::chooses_ahead<typename types::selector>();
 
-    /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
     /// What the engine names exists by the time of its token, once in each row. Of all lanes, so that every shard
     /// of a call refuses the same.
     [[nodiscard]] status check_names(std::uint32_t slot, std::uint32_t layer,
@@ -556,6 +555,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         }
         return {};
     }
+    /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
     [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
                                     const tensor_view& q) noexcept {
         prefetch_slot* a = free_prefetch_slot();
