@@ -5,7 +5,8 @@
 //         Pages themselves are saved with their lanes and read back into the frames.
 // Limits: only between equal pools: as many frames, tails and rows of tables, the same replacement, the same share of the heads.
 //         Elsewhere nothing is loaded, and the sequence begins with no unit in memory. The pool is the sequence's own.
-// Memory: while it lasts, 20 bytes per frame.
+// Memory: while it lasts, beside memory_bytes: some 70 bytes per frame, and copies of the replacement's state and of the sums
+//         beside tails.
 // SPDX-License-Identifier: MIT
 #pragma once
 
