@@ -93,7 +93,7 @@ void weigh(float* s, std::size_t n, const logit_rule& rule, const float* log_wei
         for (std::size_t g = 0; g < Q; ++g) {
             if (!(now[g] > max[g])) continue;
             if (max[g] > -infinity) { // otherwise all is zero
-                const float shrink = detail::exp_shifted<Arch>(max[g], now[g]);
+                const float shrink = kvtl::detail::exp_shifted<Arch>(max[g], now[g]);
                 simd::scale<Arch>(shrink, acc + g * dim, dim);
                 sum[g] *= shrink;
             }
