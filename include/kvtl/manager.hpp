@@ -156,7 +156,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// on which units are in memory. So their continuation is exact only if the save has that (no prefetch was under way, the
     /// sequence had frames of its own, and no schedule lends them) and this cache has as many frames, tails and shards, and the
     /// same replacement. Otherwise no unit is in memory at first. Units of other sequences may leave the frames. Cold; memory as
-    /// for save(), and 32 bytes per frame.
+    /// for save(), and for such clusters some 70 bytes per frame and a copy of the replacement policy's state.
     template <save_source From>
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
         const auto seq = begin();

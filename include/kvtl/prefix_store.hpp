@@ -391,7 +391,8 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         start = {.seq = loaded->seq, .from = prefix_source::file, .exact = loaded->exact};
         return true;
     }
-    /// Whether a prefix is of use to this cache. The note of a file does not tell which cache saved it, so it is loaded, once.
+    /// Whether this cache can load the prefix. The note of a file does not name the cache that saved it, so the file is loaded
+    /// once.
     [[nodiscard]] bool can_load(prefix_id id) {
         if (const stored& e = all_.at(id); e.trunk || e.is == file_is::good) return true;
         started_sequence loaded;
@@ -460,7 +461,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         status s;
         if (facts->tokens != tokens.size())
             s = other_tokens(tokens.size(), facts->tokens);
-        else if (e.bytes > config_.file_bytes) // and others would leave in vain
+        else if (e.bytes > config_.file_bytes) // removing other files would not help
             s = too_large(e.bytes);
         if (s) s = fit_files();
         if (s) s = keep_free(0);
@@ -604,7 +605,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
             if (status s = demote(victim(part::trunk)); !s) return s;
         return {};
     }
-    /// The file system keeps free_bytes and has room for `more`. Where others have filled it, nothing leaves in vain.
+    /// The file system keeps free_bytes and has room for `more`. No file is removed if removing all would not suffice.
     [[nodiscard]] status keep_free(std::uint64_t more) {
         auto free = folder_.free_bytes();
         if (!free) return free.error();

@@ -15,7 +15,7 @@ struct shard_access {
         return cache.core_->shards[shard];
     }
     /// Of all that an open sequence is: equal for sequences that a save would not tell apart. Where things are, and who is
-    /// resident, does not matter.
+    /// resident, does not matter; how much room the place of a unit has does.
     template <class Cache>
     [[nodiscard]] static result<std::uint64_t> identity_hash(Cache& cache, sequence_id seq) {
         return sequence_parts(*cache.core_).hash(seq.slot);

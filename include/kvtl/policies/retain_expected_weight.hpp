@@ -9,7 +9,7 @@
 //         covariance Sigma of the sample, which is never computed.
 // Shapes: queries (W, G, D), W = window; scores (T). Spare rows: 2 T.
 // Cost:   as window_attention: G W inner products per key.
-// Source: Expected Attention (Devoto et al., 2025; NVIDIA KVPress). Deviations: the statistics are those of the
+// Source: Expected Attention (Devoto et al., 2025; NVIDIA KVPress). Deviations: the statistics cover the
 //         W latest queries at their own positions. The paper takes all queries of the prompt before RoPE, and
 //         averages RoPE over the next 512 positions. Its text has |W_o v| for |v|; its code has |v|,
 //         and adds a constant to the weight first, which is not there.

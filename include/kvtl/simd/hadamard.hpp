@@ -1,8 +1,8 @@
 // The Walsh-Hadamard transform of rows: a rotation that spreads a large number over all numbers of its block.
 //
 // What:   a row of D numbers is cut into blocks of B, the largest power of two that divides D. Each block x becomes
-//         H x, with H[i][j] = (-1)^(number of ones of i & j) / sqrt(B). H is its own inverse, and inner products of
-//         two rotated rows are those of the rows.
+//         H x, with H[i][j] = (-1)^(number of ones of i & j) / sqrt(B). H is its own inverse. Two
+//         rotated rows have the same inner product as the rows.
 // Shapes: x (D) f32, in place, any alignment.
 // Cost:   D log2 B additions. The steps within a register take a shuffle and a multiply-add.
 // SPDX-License-Identifier: MIT

@@ -2,7 +2,8 @@
 //
 //   header, hashes (16 bytes each), space (prefix_space::bytes), tokens (4 bytes each)
 //
-// The hashes are those of all tokens, of one token less, and so on: a store reads a header and no tokens to find a prefix.
+// The first hash covers all tokens, the next one covers one token less, and so on. So a store finds a prefix by the header
+// and the hashes, without reading tokens.
 // Integers are little-endian, as in the rest of the file (save/saved_format.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
