@@ -94,6 +94,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--task", a.tasks,
                    "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
                    "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], facts:gen (keys=8), "
+                   "turns:gen (keys=8, turns=4, each counts), table:gen[,tokens=2000,keys=8,rows=8,count=50,seed=1], "
                    "chain:gen[,tokens=2000,keys=1,links=2,count=50,seed=1], nll:FILE.txt, nll:builtin "
                    "(default: needle:gen and nll:builtin)")
         ->allow_extra_args(false);

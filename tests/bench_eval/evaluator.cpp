@@ -75,6 +75,20 @@ TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the a
     CHECK(!r.mass_recall);
 }
 
+TEST_CASE_FIXTURE(fixture, "several answers of an example: each counts, and a wrong digit makes one of them wrong") {
+    auto t = make("turns:gen,tokens=500,keys=3,turns=3,count=2");
+    CHECK(run(t, "full", false).accuracy.value() == 1);
+    const auto [begin, end] = t.examples[0].earlier[1];
+    REQUIRE(end == begin + 5);
+    t.examples[0].tokens[end - 1] = t.examples[0].tokens[end - 1] == words.encode("1").back()
+                                        ? words.encode("2").back()
+                                        : words.encode("1").back();
+    const auto r = run(t, "full", false);
+    CHECK(r.accuracy.value() == doctest::Approx(5.0 / 6));
+    CHECK(r.accuracy_ci95.value() == eval::wilson95(5, 6));
+    CHECK(r.examples == 2);
+}
+
 TEST_CASE_FIXTURE(fixture, "running text: fewer attended entries cost likelihood, mass and output") {
     task_options.nll_tokens = 400;
     task_options.nll_prefill = 300;

@@ -141,6 +141,70 @@ TEST_CASE_FIXTURE(fixture,
     }
 }
 
+/// The digits at each place where an earlier answer counts.
+std::vector<std::string> earlier_answers(const fixture& f, const eval::example& e) {
+    const std::span<const engine::token_id> all = e.tokens;
+    std::vector<std::string> found;
+    for (const auto& a : e.earlier) found.push_back(f.words.decode(all.subspan(a.begin, a.end - a.begin)));
+    return found;
+}
+
+TEST_CASE_FIXTURE(fixture, "turns: the text of needle:gen, and each answer counts where it stands") {
+    const std::string name = ":gen,tokens=600,keys=4,turns=3,count=3,seed=5";
+    const auto last = make("needle" + name), every = make("turns" + name);
+    REQUIRE(every.examples.size() == 3);
+    options.question_aware = true;
+    const auto aware = make("turns" + name);
+    for (std::size_t i = 0; i < 3; ++i) {
+        const auto& e = every.examples[i];
+        CHECK(e.tokens == last.examples[i].tokens);
+        CHECK(e.prefill == last.examples[i].prefill);
+        CHECK(last.examples[i].earlier.empty());
+        const auto answers = earlier_answers(*this, e);
+        REQUIRE(answers.size() == 2);
+        const std::string asked = tail(*this, e);
+        for (const std::string& a : answers) {
+            CHECK(a.size() == 5);
+            CHECK(contains(asked, " is " + a + ". Question: "));
+        }
+        CHECK(answers[0] != answers[1]);
+        // The first answer is told where the question is known.
+        CHECK(earlier_answers(*this, aware.examples[i]) == std::vector{answers[1]});
+    }
+}
+
+TEST_CASE_FIXTURE(fixture, "table: one question for many facts, a row for each, and every code counts") {
+    const std::string name = "table:gen,tokens=900,keys=6,rows=4,count=3,seed=5";
+    const auto t = make(name);
+    REQUIRE(t.examples.size() == 3);
+    options.question_aware = true;
+    const auto aware = make(name);
+    for (std::size_t i = 0; i < 3; ++i) {
+        const auto& e = t.examples[i];
+        const std::span<const engine::token_id> all = e.tokens;
+        const std::string document = words.decode(all.first(e.prefill)), asked = tail(*this, e);
+        auto codes = earlier_answers(*this, e);
+        codes.push_back(e.answer);
+        REQUIRE(codes.size() == 4);
+        std::string rows, names;
+        for (const std::string& code : codes) { // the document says whose code it is
+            const std::string before = document.substr(0, document.find(" is " + code + "."));
+            const std::string fact_of = before.substr(before.rfind("The secret code of "));
+            rows += (rows.empty() ? "" : " ") + fact_of + " is";
+            if (&code != &codes.back()) rows += " " + code + ".";
+            names += (names.empty() ? "" : ", ") + fact_of.substr(std::string("The secret code of ").size());
+        }
+        CHECK(asked.ends_with("Question: What are the secret codes of " + names + "? Answer: " + rows));
+        // Known, all but the codes is prefilled: the first digit is still to be said.
+        const auto& known = aware.examples[i];
+        CHECK(known.tokens == e.tokens);
+        CHECK(known.earlier.size() == 3);
+        CHECK(known.prefill + 1 == known.earlier[0].begin);
+    }
+    CHECK(make("table:gen,tokens=1200,count=1").examples[0].earlier.size() == 7);
+    CHECK(make("table:gen,tokens=900,keys=2,rows=1,count=1").examples[0].earlier.empty());
+}
+
 TEST_CASE_FIXTURE(fixture, "documents near the context's length fit into it") {
     const auto t = make("needle:gen,tokens=2030,count=20");
     for (const auto& e : t.examples) CHECK(e.tokens.size() + 5 < 2048);
@@ -234,6 +298,10 @@ TEST_CASE_FIXTURE(fixture, "what no task can be") {
     CHECK(contains(message("needle:gen,queries=2"), "queries: valid: 1 to keys"));
     CHECK(contains(message("needle:gen,keys=2,turns=3"), "turns: valid: 1 to keys"));
     CHECK(contains(message("needle:gen,turns=0"), "turns: valid: 1 to keys"));
+    CHECK(contains(message("turns:gen,turns=9"), "turns: valid: 1 to keys"));
+    CHECK(contains(message("table:gen,rows=9"), "rows: valid: 1 to keys"));
+    CHECK(contains(message("table:gen,turns=2"), "'turns=2' is unknown; valid: tokens, keys, rows, count"));
+    CHECK(contains(message("tabel:gen"), "did you mean 'table:gen'?"));
 }
 
 } // namespace

@@ -229,6 +229,7 @@ void evaluator::answer(const example& e, std::span<const float> logits, tally& t
         logits = timed_step(token, to);
     }
     const bool right = engine::without_spaces(text).starts_with(e.answer);
+    ++to.asked;
     to.right += right ? 1 : 0;
     if (!to.first) to.first = {question_of(e, words_), e.answer, std::move(text), right};
 }
@@ -240,10 +241,21 @@ void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& 
     const std::size_t first_step = to.steps;
     std::span<const float> logits = prompt_logits_;
     const std::size_t end = of.forced_tokens(e);
+    engine::sampler greedy(0, 1);
+    auto span = e.earlier.begin();
+    bool right = true;
     for (std::size_t i = e.prefill; i < end; ++i) {
         logits = timed_step(e.tokens[i], to);
         compare(logits, row_of(logits_, i - e.prefill, vocabulary),
                 of.kind == task_kind::nll ? &e.tokens[i + 1] : nullptr, to);
+        const std::size_t next = i + 1; // the token that these logits predict
+        if (span == e.earlier.end() || next < span->begin) continue;
+        right = right && greedy.choose(logits) == e.tokens[next];
+        if (next + 1 < span->end) continue;
+        ++to.asked;
+        to.right += right ? 1 : 0;
+        right = true;
+        ++span;
     }
     if (of.kind == task_kind::needle) answer(e, logits, to);
     const std::size_t steps = to.steps - first_step;
@@ -348,9 +360,9 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         r.config.emplace_back("external", "the full model's later attention");
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));
     const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
-    if (of.kind == task_kind::needle && examples != 0) {
-        r.accuracy = mean(static_cast<double>(right), examples);
-        r.accuracy_ci95 = wilson95(right, examples);
+    if (asked != 0) {
+        r.accuracy = mean(static_cast<double>(right), asked);
+        r.accuracy_ci95 = wilson95(right, asked);
     }
     if (predictions != 0) {
         r.kl = std::max(0.0, mean(kl, predictions)); // rounding may leave -1e-17 where both are equal

@@ -36,9 +36,17 @@ std::string without_titles(const std::string& prose) {
     return text;
 }
 
+/// What is asked about a document.
+enum class question_form : std::uint8_t {
+    last_turn,  ///< a question, or several of which the last counts
+    every_turn, ///< several questions, each of which counts
+    table,      ///< one question for many facts
+    chain       ///< one question for a chain of references
+};
+
 struct generator {
-    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, links = 2, count = 50, seed = 1;
-    bool chains = false; ///< each key is a chain of so many links
+    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, rows = 1, links = 2, count = 50, seed = 1;
+    question_form form = question_form::last_turn;
 };
 
 constexpr std::size_t most_document_tokens = 1'000'000, most_document_keys = 10'000, most_links = 100;
@@ -46,11 +54,14 @@ constexpr std::size_t most_document_tokens = 1'000'000, most_document_keys = 10'
 /// Generated questions by the name in front of `:gen`: what differs from one fact a document.
 struct generated_kind {
     std::string_view name;
-    std::size_t keys;
-    bool chains;
+    question_form form = question_form::last_turn;
+    std::size_t keys = 1, turns = 1, rows = 1;
 };
-constexpr std::array<generated_kind, 3> generated_kinds{
-    {{"needle", 1, false}, {"facts", 8, false}, {"chain", 1, true}}};
+constexpr std::array<generated_kind, 5> generated_kinds{{{"needle"},
+                                                         {"facts", question_form::last_turn, 8},
+                                                         {"turns", question_form::every_turn, 8, 4},
+                                                         {"table", question_form::table, 8, 1, 8},
+                                                         {"chain", question_form::chain}}};
 
 /// Of `needle:gen`, `facts:gen,...` and so on; null for any other task.
 const generated_kind* generated(std::string_view task) {
@@ -63,10 +74,14 @@ const generated_kind* generated(std::string_view task) {
 generator parse_generator(const std::string& task, const generated_kind& kind) {
     generator g;
     g.keys = kind.keys;
-    g.chains = kind.chains;
+    g.turns = kind.turns;
+    g.rows = kind.rows;
+    g.form = kind.form;
     std::vector<std::pair<std::string_view, std::size_t*>> fields{{"tokens", &g.tokens}, {"keys", &g.keys}};
-    if (g.chains)
+    if (g.form == question_form::chain)
         fields.emplace_back("links", &g.links);
+    else if (g.form == question_form::table)
+        fields.emplace_back("rows", &g.rows);
     else
         fields.insert(fields.end(), {{"queries", &g.queries}, {"turns", &g.turns}});
     fields.insert(fields.end(), {{"count", &g.count}, {"seed", &g.seed}});
@@ -101,6 +116,7 @@ generator parse_generator(const std::string& task, const generated_kind& kind) {
     require(g.count >= 1 && g.count <= 100000, "--task " + task + ": count: valid: 1 to 100000");
     require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
     require(g.turns >= 1 && g.turns <= g.keys, "--task " + task + ": turns: valid: 1 to keys");
+    require(g.rows >= 1 && g.rows <= g.keys, "--task " + task + ": rows: valid: 1 to keys");
     return g;
 }
 
@@ -112,9 +128,10 @@ class needle_builder {
 
     [[nodiscard]] bool full() const { return options_.limit != 0 && out_.examples.size() >= options_.limit; }
 
-    /// `turns`: questions at the end of the prompt.
+    /// `turns`: questions at the end of the prompt. `earlier`: answers behind the first of them that count too, in order; each
+    /// follows " is ".
     void add(const std::string& where, const std::string& prompt, const std::string& answer,
-             std::size_t turns = 1) {
+             std::size_t turns = 1, const std::vector<std::string>& earlier = {}) {
         example e;
         e.tokens = words_.encode(prompt);
         e.answer = engine::without_spaces(answer);
@@ -126,14 +143,41 @@ class needle_builder {
                     " tokens and its answer are longer than the model's context of " +
                     std::to_string(context_));
         e.most_answer_tokens = std::min(longest, context_ - e.tokens.size() + 1);
-        e.prefill = !options_.question_aware ? question_split(words_, e.tokens, turns - 1)
+        const std::size_t first = question_split(words_, e.tokens, turns - 1);
+        if (!earlier.empty()) e.earlier = spans_of(earlier, e.tokens, first);
+        // Known, a table's rows are still to be filled in, from the space in front of the first code on.
+        e.prefill = !options_.question_aware ? first
                     : turns > 1              ? question_split(words_, e.tokens, turns - 2)
+                    : !earlier.empty()       ? e.earlier.front().begin - 1
                                              : e.tokens.size();
         if (options_.needle_prefill != 0) e.prefill = std::min(e.prefill, options_.needle_prefill);
+        std::erase_if(e.earlier, [&e](const answer_span& a) { return a.begin <= e.prefill; }); // told, not asked
         out_.examples.push_back(std::move(e));
     }
 
   private:
+    /// Where the answers stand among the tokens, the first of them behind token `from`.
+    [[nodiscard]] std::vector<answer_span> spans_of(const std::vector<std::string>& answers,
+                                                    const std::vector<engine::token_id>& tokens,
+                                                    std::size_t from) const {
+        std::string text;
+        std::vector<std::size_t> ends; // byte behind each token
+        for (const engine::token_id id : tokens) {
+            text += words_.piece(id);
+            ends.push_back(text.size());
+        }
+        const auto token_at = [&ends](std::size_t byte) {
+            return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), byte) - ends.begin());
+        };
+        std::vector<answer_span> spans;
+        std::size_t at = from == 0 ? 0 : ends[from - 1];
+        for (const std::string& a : answers) {
+            at = text.find(" is " + a, at) + 4;
+            spans.push_back({token_at(at), token_at(at + a.size() - 1) + 1});
+        }
+        return spans;
+    }
+
     task& out_;
     const engine::tokenizer& words_;
     std::size_t context_;
@@ -160,7 +204,8 @@ void read_questions(const std::string& file, const std::string& task_name, needl
 void generate_questions(const generator& g, const std::string& prose, const std::string& task_name,
                         const engine::tokenizer& words, std::size_t context, needle_builder& to) {
     // Tokens, a name that is longer than another included; a link of a chain takes about twice as many.
-    const std::size_t room_for_answer = g.chains ? 20 * (g.links + 1) : 10;
+    const bool chains = g.form == question_form::chain;
+    const std::size_t room_for_answer = chains ? 20 * (g.links + 1) : 10;
     const engine::document_writer writer(words, prose);
     for (std::size_t i = 0; i < g.count && !to.full(); ++i) {
         engine::document_plan plan;
@@ -169,18 +214,29 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
         plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
         const auto written = [&] {
-            return g.chains ? writer.write_chains(plan, g.links) : writer.write(plan);
+            return chains ? writer.write_chains(plan, g.links) : writer.write(plan);
         };
         engine::document_question d = written();
         const auto fact = [&d](std::size_t q) { return d.facts[(d.asked + q) % d.facts.size()]; };
+        const auto row = [&](std::size_t q) { return "The secret code of " + fact(q).name + " is"; };
+        // One question for `rows` facts, and the rows of its answer, all but the last with their codes.
+        const auto table = [&](std::string text) {
+            text += "Question: What are the secret codes of";
+            for (std::size_t r = 0; r < g.rows; ++r) text.append(r == 0 ? " " : ", ").append(fact(r).name);
+            text += "? Answer:";
+            for (std::size_t r = 0; r < g.rows; ++r)
+                text.append(r == 0 ? " " : " " + fact(r - 1).code + ". ").append(row(r));
+            return text;
+        };
         // Questions q to q + turns - 1, all but the last with their answers.
         const auto conversation = [&](std::size_t q) {
-            if (g.chains) return d.prompt;
+            if (chains) return d.prompt;
             std::string text = d.prompt.substr(0, d.prompt.rfind("Question:"));
+            if (g.form == question_form::table) return table(std::move(text));
             for (std::size_t t = q; t < q + g.turns; ++t) {
                 if (t > q) text.append(" ").append(fact(t - 1).code).append(". ");
                 text.append("Question: What is the secret code of ").append(fact(t).name);
-                text.append("? Answer: The secret code of ").append(fact(t).name).append(" is");
+                text.append("? Answer: ").append(row(t));
             }
             return text;
         };
@@ -194,9 +250,14 @@ void generate_questions(const generator& g, const std::string& prose, const std:
             plan.tokens -= std::min(plan.tokens, excess());
             d = written();
         }
-        for (std::size_t q = 0; q < g.queries && !to.full(); ++q)
-            to.add("--task " + task_name, conversation(q), g.chains ? d.answer : fact(q + g.turns - 1).code,
-                   g.turns);
+        for (std::size_t q = 0; q < g.queries && !to.full(); ++q) {
+            const std::size_t answers = g.form == question_form::table ? g.rows : g.turns;
+            std::vector<std::string> earlier;
+            if (g.form == question_form::table || g.form == question_form::every_turn)
+                for (std::size_t a = 0; a + 1 < answers; ++a) earlier.push_back(fact(q + a).code);
+            to.add("--task " + task_name, conversation(q), chains ? d.answer : fact(q + answers - 1).code,
+                   g.turns, earlier);
+        }
     }
 }
 
@@ -265,7 +326,7 @@ std::size_t question_split(const engine::tokenizer& words, const std::vector<eng
 
 /// "did you mean 'needle:gen'? ", or nothing.
 std::string meant_by(const std::string& task) {
-    constexpr std::array<std::string_view, 4> kinds = {"needle", "facts", "chain", "nll"};
+    constexpr std::array<std::string_view, 6> kinds = {"needle", "facts", "turns", "table", "chain", "nll"};
     const std::size_t colon = std::min(task.find(':'), task.size());
     const std::string kind(engine::nearest(std::string_view(task).substr(0, colon), kinds));
     if (kind.empty()) return "";
@@ -297,7 +358,8 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         throw bad_input(
             "--task: unknown task '" + name + "'; " + meant_by(name) +
             "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
-            "facts:gen[...], chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
+            "facts:gen[...], turns:gen[...], table:gen[,tokens=,keys=,rows=,count=,seed=], "
+            "chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
     }
     return out;
 }

@@ -7,6 +7,11 @@
 //                                other in one context, each but the last with its right answer; the last is
 //                                the one that counts), count (50, documents), seed (1)
 //   facts:gen[,KEY=VALUE...]     the same with 8 facts per document
+//   turns:gen[,KEY=VALUE...]     a conversation about one document: keys as of needle:gen (keys 8, turns 4), and every
+//                                answer counts, not the last alone
+//   table:gen[,KEY=VALUE...]     many facts into one structure: one question for the codes of many names, a row each.
+//                                The names of the rows are given, their codes are the answers; keys: tokens, keys (8),
+//                                rows (8, of the keys), count, seed
 //   chain:gen[,KEY=VALUE...]     variables that refer to each other, hidden likewise; keys: tokens, count and seed as
 //                                above, keys (1, chains per document, of which one is asked), links (2, references
 //                                of a chain). The answer is the whole chain
@@ -15,7 +20,8 @@
 // The prompt of a question is tokenised once and split before the token that begins the last `Question:`
 // (without one: the last `VAR `, without that: the last line). What precedes is prefilled; the rest is
 // decoded token by token, so that no policy knows the question while it compresses. Of several turns all are decoded; where
-// the question is known, the first of them and its answer are part of what is prefilled.
+// the question is known, the first of them and its answer are part of what is prefilled. An answer in the middle of a prompt
+// is right when each of its tokens is the most probable one; whatever the policy said, the right one follows.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,9 +37,15 @@ namespace eval {
 
 enum class task_kind : std::uint8_t { needle, nll };
 
+/// Where an answer stands among the tokens of an example: [begin, end).
+struct answer_span {
+    std::size_t begin = 0, end = 0;
+};
+
 struct example {
     std::vector<engine::token_id> tokens; ///< needle: the prompt; nll: a piece of text
     std::size_t prefill = 0;              ///< of them; the others are decoded. At least 1
+    std::vector<answer_span> earlier;     ///< answers in the prompt that count as the last one does, in order
     std::string answer;                   ///< needle only
     std::size_t most_answer_tokens = 0;   ///< that greedy decoding may take
 };
