@@ -91,12 +91,13 @@ struct arguments {
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
     engine::define_model(app, a.model, "GGUF file");
-    app.add_option("--task", a.tasks,
-                   "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
-                   "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], facts:gen (keys=8), "
-                   "turns:gen (keys=8, turns=4, each counts), table:gen[,tokens=2000,keys=8,rows=8,count=50,seed=1], "
-                   "chain:gen[,tokens=2000,keys=1,links=2,count=50,seed=1], nll:FILE.txt, nll:builtin "
-                   "(default: needle:gen and nll:builtin)")
+    app.add_option(
+           "--task", a.tasks,
+           "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
+           "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], facts:gen (keys=8), "
+           "turns:gen (keys=8, turns=4, each counts), table:gen[,tokens=2000,keys=8,rows=8,count=50,seed=1], "
+           "chain:gen[,tokens=2000,keys=1,links=2,count=50,seed=1], nll:FILE.txt, nll:builtin "
+           "(default: needle:gen and nll:builtin)")
         ->allow_extra_args(false);
     app.add_option("--policies", a.policies, "names separated by commas, or all; reference lines are added")
         ->capture_default_str();

@@ -75,7 +75,8 @@ TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the a
     CHECK(!r.mass_recall);
 }
 
-TEST_CASE_FIXTURE(fixture, "several answers of an example: each counts, and a wrong digit makes one of them wrong") {
+TEST_CASE_FIXTURE(fixture,
+                  "several answers of an example: each counts, and a wrong digit makes one of them wrong") {
     auto t = make("turns:gen,tokens=500,keys=3,turns=3,count=2");
     CHECK(run(t, "full", false).accuracy.value() == 1);
     const auto [begin, end] = t.examples[0].earlier[1];

@@ -37,8 +37,8 @@ namespace eval {
 /// Sums over the examples of a task, for one policy and budget.
 struct tally {
     std::size_t examples = 0;
-    std::size_t asked = 0; ///< questions; an example may have several
-    std::size_t right = 0; ///< of them
+    std::size_t asked = 0;       ///< questions; an example may have several
+    std::size_t right = 0;       ///< of them
     std::size_t predictions = 0; ///< next-token distributions that were compared
     double nll = 0, nll_full = 0, kl = 0;
     std::size_t agreements = 0;

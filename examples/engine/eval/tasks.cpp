@@ -151,7 +151,8 @@ class needle_builder {
                     : !earlier.empty()       ? e.earlier.front().begin - 1
                                              : e.tokens.size();
         if (options_.needle_prefill != 0) e.prefill = std::min(e.prefill, options_.needle_prefill);
-        std::erase_if(e.earlier, [&e](const answer_span& a) { return a.begin <= e.prefill; }); // told, not asked
+        std::erase_if(e.earlier,
+                      [&e](const answer_span& a) { return a.begin <= e.prefill; }); // told, not asked
         out_.examples.push_back(std::move(e));
     }
 
@@ -213,9 +214,7 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         plan.facts = g.keys;
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
         plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
-        const auto written = [&] {
-            return chains ? writer.write_chains(plan, g.links) : writer.write(plan);
-        };
+        const auto written = [&] { return chains ? writer.write_chains(plan, g.links) : writer.write(plan); };
         engine::document_question d = written();
         const auto fact = [&d](std::size_t q) { return d.facts[(d.asked + q) % d.facts.size()]; };
         const auto row = [&](std::size_t q) { return "The secret code of " + fact(q).name + " is"; };
@@ -355,11 +354,10 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         const std::string text = read_file(own ? options.prose_file : rest, "--task " + name);
         cut_text(own ? without_titles(text) : text, words, context, options, out);
     } else {
-        throw bad_input(
-            "--task: unknown task '" + name + "'; " + meant_by(name) +
-            "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
-            "facts:gen[...], turns:gen[...], table:gen[,tokens=,keys=,rows=,count=,seed=], "
-            "chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
+        throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
+                        "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
+                        "facts:gen[...], turns:gen[...], table:gen[,tokens=,keys=,rows=,count=,seed=], "
+                        "chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
     }
     return out;
 }
