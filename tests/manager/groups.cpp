@@ -382,4 +382,62 @@ TEST_CASE("a prompt whose first chunk fails leaves an empty sequence") {
     CHECK(cache.tokens(seq, 0) == 151);
 }
 
+TEST_CASE_TEMPLATE("a prompt has the same bits however it is cut, and a chunk reads what lies before it once",
+                   Cache, token_cache, layer_cache, query_cache) {
+    auto c = config_for<Cache>(1200, 4);
+    c.max_tokens = 1200;
+    const drift data(model, 1200, 34);
+    const auto play = [&](std::size_t chunk, std::uint64_t& read) {
+        auto cache = open_cache<Cache>(c);
+        reader<Cache> one(cache, data);
+        one.prefill(900, chunk);
+        read = cache.stats().read_bytes;
+        const std::vector<float> prompt = one.outputs();
+        one.decode(2);
+        one.prefill(130); // a further turn
+        one.decode(2);
+        CHECK(one.error() < exact);
+        return prompt;
+    };
+    std::uint64_t whole = 0;
+    const std::vector<float> expected = play(900, whole);
+    CHECK(whole == 0);
+    for (const std::size_t chunk : {std::size_t{300}, std::size_t{111}, std::size_t{17}}) {
+        CAPTURE(chunk);
+        std::uint64_t read = 0;
+        const std::vector<float> cut = play(chunk, read);
+        REQUIRE(cut.size() == expected.size());
+        // Outputs come by chunk, layer and token.
+        const std::size_t row = data.query_floats();
+        std::size_t at = 0;
+        for (std::size_t first = 0; first < 900; first += chunk)
+            for (std::size_t l = 0; l < model.layers; ++l)
+                for (std::size_t t = first; t < std::min(first + chunk, std::size_t{900}); ++t, at += row)
+                    REQUIRE(std::memcmp(&cut[at], &expected[(l * 900 + t) * row], row * sizeof(float)) == 0);
+        // Entries of 512 bytes a head; unfinished pages are in memory.
+        std::uint64_t once = 0;
+        for (std::size_t first = chunk; first < 900; first += chunk) once += first;
+        CHECK(read <= once * model.layers * model.kv_heads * 512);
+        CHECK(read > once * model.layers * model.kv_heads * 512 / 2);
+    }
+}
+
+TEST_CASE("results of 16 bits are those of floats, also where a chunk's queries come in several passes") {
+    auto c = config_for<query_cache>(1200, 4);
+    c.max_tokens = 1200;
+    const drift data(model, 900, 35);
+    auto one = open_cache<query_cache>(c), two = open_cache<query_cache>(c);
+    const auto a = *one.begin(), b = *two.begin();
+    for (std::size_t first = 0; first < 900; first += 300) {
+        std::vector<float> whole(300 * data.query_floats());
+        std::vector<kvtl::f16> half(whole.size());
+        auto in = data.input(0, first, 300);
+        in.last_chunk = first == 600;
+        require_ok(one.prefill(a, 0, in, whole));
+        require_ok(two.prefill(b, 0, in, half));
+        for (std::size_t i = 0; i < whole.size(); ++i)
+            REQUIRE(kvtl::to_float(half[i]) == kvtl::to_float(kvtl::from_float<kvtl::f16>(whole[i])));
+    }
+}
+
 } // namespace manager_groups_test

@@ -41,6 +41,7 @@ struct causal_stretch {
     std::size_t begin = 0, end = no_reach;
     float *max = nullptr, *sum = nullptr; ///< (T, G); null where there is one stretch
     float* acc = nullptr;                 ///< (T, G, D); null: in `out`, which must be floats then
+    const float* log_weight = nullptr;    ///< of each key from `begin` on, added to its logit; null: all 0
 };
 
 /// Query rows of a tile, and keys of a block.
@@ -115,9 +116,10 @@ void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, 
         }
 }
 
-/// Logits to weights in place, with max, sum and shrink of the query rows brought up to date.
+/// Logits to weights in place, with max, sum and shrink of the query rows brought up to date. log_weight: (keys) or null.
 template <class Arch>
-void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys, float cap) noexcept {
+void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys, float cap,
+                    const float* log_weight) noexcept {
     using F = floats<Arch>;
     const F nothing(-std::numeric_limits<float>::infinity());
     for (std::size_t first = 0; first < rows; first += floats_per_register<Arch>) {
@@ -129,6 +131,7 @@ void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys,
             const F number(static_cast<float>(key));
             F logit = load<Arch>(s + key * causal_tile);
             if (cap > 0) logit = kvtl::detail::capped<Arch>(logit, cap);
+            if (log_weight != nullptr) logit = logit + F(log_weight[key]);
             logit = xsimd::select((number < visible) & (number >= hidden), logit, nothing);
             max = xsimd::max(max, logit);
             store<Arch>(s + key * causal_tile, logit);
@@ -179,10 +182,10 @@ void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, 
 
 /// One tile of query rows against one block of keys.
 template <class Arch>
-void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded,
-                  float cap) noexcept {
+void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded, float cap,
+                  const float* log_weight) noexcept {
     causal_logits<Arch>(b, rows, keys, padded);
-    causal_weights<Arch>(b, rows, keys, cap);
+    causal_weights<Arch>(b, rows, keys, cap, log_weight);
     std::size_t first = 0;
     constexpr std::size_t width = causal_width<Arch>;
     for (; first + width * floats_per_register<Arch> <= padded; first += width * floats_per_register<Arch>)
@@ -253,7 +256,9 @@ void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t g
                 b.visible[row] = static_cast<float>(seen > block ? std::min(seen - block, causal_tile) : 0);
                 b.hidden[row] = static_cast<float>(std::max(hidden_from(row), block) - block);
             }
-            causal_block<Arch>(b, rows, n, padded, rule.cap);
+            causal_block<Arch>(b, rows, n, padded, rule.cap,
+                               stretch.log_weight == nullptr ? nullptr
+                                                             : stretch.log_weight + block - stretch.begin);
         }
         for (std::size_t row = 0; seen_now < end && row < rows; ++row) { // more stretches are to come
             std::copy_n(b.acc + row * padded, dim, left_of(row));

@@ -38,7 +38,7 @@ struct prefetch_slot {
 /// Lays a shard out in memory, or only counts when the carvers have no block.
 template <class Types> struct shard_memory {
     using runner = step_runner<Types>;
-    /// Queries of a further turn that attend together.
+    /// Tokens whose queries attend together in 16 bits; of floats these are more (turn_attention.hpp).
     static constexpr std::uint32_t turn_tokens = Types::sequential ? 64 : 32;
 
     std::span<std::uint32_t> checksum, bounce;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvtl/core/step/phase_clock.hpp>
+#include <kvtl/core/step/row_attention.hpp>
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/axpy.hpp>
@@ -36,6 +37,9 @@ struct model_extents {
     }
     [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept {
         return std::size_t{lane} * width();
+    }
+    [[nodiscard]] query_lane queries_of(std::uint32_t lane) const noexcept {
+        return {query_heads(), lane * lane_queries(), lane_heads, group, dim, logits};
     }
     [[nodiscard]] summary_shape summaries(std::uint32_t max_entries) const noexcept {
         return {lane_heads, group, dim, max_entries};

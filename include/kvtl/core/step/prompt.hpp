@@ -239,7 +239,8 @@ template <class Types> class prompt_builder {
                                 std::uint32_t tokens, const tensor_span& out, Source&& source) noexcept {
         if (before + tokens <= segment_) {
             if (status s = hold(0, before + tokens, before + tokens, source); !s) return s;
-            attend_prompt(queries_of(lane_in_layer), in, before, tokens, row_k(0), row_v(0), out, x_.causal);
+            attend_prompt(p_.model.queries_of(lane_in_layer), in, before, tokens, row_k(0), row_v(0), out,
+                          x_.causal);
             return {};
         }
         if (out.holds<float>())
@@ -504,10 +505,6 @@ template <class Types> class prompt_builder {
 
     // ------------------------------------------------------------------------------------------------------
     // attention
-    [[nodiscard]] query_lane queries_of(std::uint32_t lane_in_layer) const noexcept {
-        const model_extents& m = p_.model;
-        return {m.query_heads(), lane_in_layer * m.lane_queries(), m.lane_heads, m.group, m.dim, m.logits};
-    }
     /// The same stretch by stretch of rows, for `most` queries at a time, of which `left` has room.
     template <class Source>
     [[nodiscard]] status attend_stretches(std::uint32_t lane_in_layer, const layer_input& in,
@@ -522,7 +519,7 @@ template <class Types> class prompt_builder {
                 const std::uint32_t end = std::min(begin + segment_, seen);
                 if (status s = hold(begin, end, end, source); !s) return s;
                 left.begin = begin, left.end = end == seen ? simd::no_reach : end;
-                attend_prompt(queries_of(lane_in_layer), queries, before + first, some,
+                attend_prompt(p_.model.queries_of(lane_in_layer), queries, before + first, some,
                               row_k(held_.at(begin)), row_v(held_.at(begin)), to, x_.causal, simd::no_reach,
                               left);
             }

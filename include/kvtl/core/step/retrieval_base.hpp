@@ -60,6 +60,7 @@ template <class Types> class retrieval_base {
         parts.sums = &sums_;
         parts.rest = &rest_;
         parts.clock = clock();
+        parts.decoded = m.shown;
         parts.query = m.query;
         step_ = runner(store_, parts, m.step);
         source_ = choice_source<types>(step_, store_, plan_);

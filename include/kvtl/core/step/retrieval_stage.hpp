@@ -244,28 +244,18 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 }
             };
             block(l.sink_k(0), l.sink_v(0), s.sinks);
-            for (std::uint32_t from = s.window_begin; from < s.tokens;) {
-                const std::uint32_t rows =
-                    std::min(s.tokens - from, plan_.sizes.window + plan_.sizes.spare - l.ring(from));
-                block(l.window_k(from), l.window_v(from), rows);
-                from += rows;
-            }
+            step_.visit_window(l, s.tokens,
+                               [&](const element_type* k, const element_type* v, const float*,
+                                   std::uint32_t rows) { block(k, v, rows); });
             block(l.buffer_k(0), l.buffer_v(0), s.buffered);
             if (selection_ == nullptr) continue;
-            const pool& frames = store_.pool_of(lanes[i].id);
             for (const work_item& w : io_.at(selection_->io_batch).items()) {
                 if (w.lane != i) continue;
-                const auto& format = store_.unit_format();
-                std::uint32_t left = store_.entries_of(l, w.unit);
-                for (std::uint32_t f = l.residency(w.unit).frames(); left > 0; f = frames[f].next) {
-                    const std::byte* page = frames.bytes(f);
-                    const std::uint32_t rows = format.entries_in(page, left);
-                    memory_.shown.show(store_.unit_codec(lanes[i].id), format.keys(page, 0, rows),
-                                       format.values(page, 0, rows),
+                step_.visit_unit(lanes[i], w.unit, [&](const records_view& keys, const records_view& values) {
+                    memory_.shown.show(store_.unit_codec(lanes[i].id), keys, values,
                                        [&](std::size_t, const element_type* k, const element_type* v,
                                            std::size_t n) { block(k, v, static_cast<std::uint32_t>(n)); });
-                    left -= rows;
-                }
+                });
             }
         }
     }

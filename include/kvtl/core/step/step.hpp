@@ -18,7 +18,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         base::attend_tile, base::attend_unit, base::coming_item, base::count_and_want, base::estimate_rest,
         base::finish_lane, base::gather_unit, base::keep_choice, base::price_units, base::head_partial,
         base::item_of, base::note_outputs, base::remember_choice, base::tell_lse, base::total_of,
-        base::turn_of, base::units_ahead;
+        base::units_ahead;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -27,7 +27,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using base::chosen_count, base::chosen_of;
+    using base::chosen_count, base::chosen_of, base::visit_unit, base::visit_window;
     static constexpr bool by_errors = base::by_errors;
     static constexpr bool by_name = detail::engine_names_units<typename Types::selector>();
 
@@ -154,32 +154,46 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     // ---------------------------------------------------------------------------------------------------
     // turns (T > 1)
-    /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
+    /// Exact causal attention of T further tokens over everything: the lane's entries are read once for as many queries as
+    /// turn_attention has room for.
     [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
                                      const tensor_span& out) noexcept {
-        const model_extents& m = p_.model;
         const lane l = store_->at(ref.id);
-        const std::size_t token = std::size_t{m.query_heads()} * m.dim, offset = m.query_offset(ref.in_layer);
-        for (std::uint32_t first = 0; first < tokens; first += p_.turn_tokens) {
-            const std::uint32_t queries = std::min(p_.turn_tokens, tokens - first);
-            // (HQ, D) of a token, of which this lane's are there. Those of 16 bits have room for one token and are widened
-            // whenever it is its turn: once for a unit's worth of entries.
-            const auto q = [&](std::uint32_t t) {
-                const std::size_t at = (first + t) * token + offset;
-                return simd::widened(in.q, at, p_.query.data() + offset, m.lane_queries() * m.dim) - offset;
-            };
-            for (std::uint32_t t = 0; t < queries; ++t) attend_memory(ref, turn_of(t), q(t), false);
-            if (status s = attend_all_units(ref, l, q, queries); !s) return s;
-            for (std::uint32_t block = 0; block < first + queries; block += p_.turn_tokens) {
-                const std::uint32_t rows = std::min(p_.turn_tokens, first + queries - block);
-                encode_turn(ref, in, block, rows);
-                for (std::uint32_t t = 0; t < queries; ++t) {
-                    const std::uint32_t seen =
-                        std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
-                    attend_rows(q(t), ref, x_.turn_k.data(), x_.turn_v.data(), nullptr, seen, turn_of(t));
-                }
-            }
-            for (std::uint32_t t = 0; t < queries; ++t) finish_lane(ref, turn_of(t), in, first + t, out);
+        const lane_state& s = l.state();
+        const query_lane queries = p_.model.queries_of(ref.in_layer);
+        const std::size_t width = p_.sizes.width, row = out.size() / tokens;
+        auto& turn = x_.turn;
+        const auto add = [&](const element_type* k, const element_type* v, const float* w, std::size_t rows) {
+            for (std::size_t i = 0; i < rows; ++i)
+                turn.add(w == nullptr ? 0.0F : w[i], [&](element_type* to_k, element_type* to_v) {
+                    std::copy_n(k + i * width, width, to_k);
+                    std::copy_n(v + i * width, width, to_v);
+                });
+        };
+        const auto add_records = [&](const records_view& keys, const records_view& values) {
+            p_.decoded.show(
+                store_->unit_codec(ref.id), keys, values,
+                [&](std::size_t first, const element_type* k, const element_type* v, std::size_t rows) {
+                    float w[simd::attend_block];
+                    for (std::size_t i = 0; Types::weighted && i < rows; ++i)
+                        w[i] = weight_behind(keys.record(first + i), static_cast<std::uint32_t>(keys.stride));
+                    add(k, v, Types::weighted ? w : nullptr, rows);
+                });
+        };
+        for (std::uint32_t first = 0, some = 0; first < tokens; first += some) {
+            some = std::min(tokens - first, turn.most_tokens(queries, out));
+            turn.begin(queries, in.rows(first, some, tokens), s.tokens + first, some,
+                       out.subspan(first * row, some * row));
+            if (s.sinks > 0) add(l.sink_k(0), l.sink_v(0), l.sink_w(0), s.sinks);
+            if (status done = read_all_units(ref, l, add_records); !done) return done;
+            visit_window(l, s.tokens, add);
+            if (s.buffered > 0) add(l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered);
+            const auto rows = rows_of(ref, in);
+            for (std::uint32_t t = 0; t < first + some; ++t)
+                turn.add(0.0F, [&, e = rows(t)](element_type* k, element_type* v) {
+                    simd::encode(e.k, 0, k, width);
+                    simd::encode(e.v, 0, v, width);
+                });
         }
         return {};
     }
@@ -533,15 +547,10 @@ template <class Types> class step_runner : public step_attention<Types> {
         return why;
     }
 
-    /// Every unit of a lane, for each of the turn's queries, in unit order. q(t): those of its t-th token.
-    template <class Queries>
-    [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const Queries& q,
-                                          std::uint32_t queries) noexcept {
-        if constexpr (Types::sequential && !Types::values_only)
-            return store_->scan(ref.id, [&](const records_view& keys, const records_view& values) {
-                for (std::uint32_t t = 0; t < queries; ++t)
-                    attend_records(q(t), ref, keys, values, turn_of(t));
-            });
+    /// visit(keys, values) for the records of every unit of a lane, in unit order.
+    template <class Visit>
+    [[nodiscard]] status read_all_units(const lane_ref& ref, const lane& l, Visit&& visit) noexcept {
+        if constexpr (Types::sequential && !Types::values_only) return store_->scan(ref.id, visit);
         const std::span<const lane_ref> one(&ref, 1);
         for (std::uint32_t u = 0; u < l.state().units;) {
             io_batch& f = store_->io().at(0);
@@ -564,21 +573,11 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (!f.error().ok()) return abandon(one, 0, none, f.error());
             for (const work_item& w : f.items()) {
                 if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
-                for (std::uint32_t t = 0; t < queries; ++t) attend_unit(ref, w, q(t), turn_of(t), false, {});
+                visit_unit(ref, w.unit, visit);
             }
             finish_batch(one, 0);
         }
         return {};
-    }
-
-    void encode_turn(const lane_ref& ref, const layer_input& in, std::uint32_t first,
-                     std::uint32_t rows) noexcept {
-        const std::size_t token = std::size_t{p_.model.kv_heads} * p_.model.dim;
-        for (std::uint32_t t = 0; t < rows; ++t) {
-            const std::size_t from = (first + t) * token + p_.model.key_offset(ref.in_layer);
-            simd::encode(in.k, from, &x_.turn_k[std::size_t{t} * p_.sizes.width], p_.sizes.width);
-            simd::encode(in.v, from, &x_.turn_v[std::size_t{t} * p_.sizes.width], p_.sizes.width);
-        }
     }
 
     /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on

@@ -8,6 +8,7 @@
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/entry_tile.hpp>
 #include <kvtl/core/step/sequence_bars.hpp>
+#include <kvtl/core/step/turn_attention.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/estimator.hpp>
@@ -45,7 +46,8 @@ template <class Types> class step_attention {
         const summaries<Types>* sums = nullptr;
         const typename Types::estimator_state* rest = nullptr;
         phase_clock* clock = nullptr;
-        std::span<float> query; ///< (HQ, D) scratch: queries that come in 16 bits
+        row_tile<Types> decoded; ///< scratch: stored entries as rows
+        std::span<float> query;  ///< (HQ, D) scratch: queries that come in 16 bits
     };
 
     struct scratch {
@@ -57,10 +59,9 @@ template <class Types> class step_attention {
         std::span<float> item;             ///< (batch_items, lane heads) partials; gathered: none
         entry_tile<Types> tile;
         std::span<float> attend;
-        std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
-        std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
-        std::span<std::uint64_t> attended;      ///< (U) masks, for the estimator
-        std::span<float> rest;                  ///< the estimator's own
+        turn_attention<element_type, Types::weighted> turn;
+        std::span<std::uint64_t> attended; ///< (U) masks, for the estimator
+        std::span<float> rest;             ///< the estimator's own
 
         /// `shared`: for what nobody needs between two calls or while units grow.
         static scratch take(carver& c, carver& shared, const parts& p, std::uint32_t lanes) noexcept {
@@ -73,12 +74,20 @@ template <class Types> class step_attention {
             x.leaves = c.take<simd::neighbour>(growth_of<Types>::foresees ? lanes : 0);
             x.total = c.take<float>(lanes * lane_partial);
             const bool gathered = entry_tile<Types>::gathers(p.max_entries);
-            x.item = shared.take<float>(gathered ? 0 : p.batch_items * lane_partial);
-            x.tile = entry_tile<Types>::take(shared, p.sizes, p.max_entries);
+            // A step and a turn need theirs one after the other.
+            const auto of_step = [&](carver& of) {
+                x.item = of.take<float>(gathered ? 0 : p.batch_items * lane_partial);
+                x.tile = entry_tile<Types>::take(of, p.sizes, p.max_entries);
+            };
+            const auto of_turn = [&](carver& of) {
+                x.turn = decltype(x.turn)::take(of, p.model.queries_of(0), p.turn_tokens);
+            };
+            carver step_bytes, turn_bytes;
+            of_step(step_bytes), of_turn(turn_bytes);
+            const auto either = shared.take<std::byte>(std::max(step_bytes.used(), turn_bytes.used()), 64);
+            carver for_step(either), for_turn(either);
+            of_step(for_step), of_turn(for_turn);
             x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
-            x.turn_k = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn_v = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn = shared.take<float>(p.turn_tokens * lane_partial);
             x.attended = c.take<std::uint64_t>(detail::estimates<estimator>() ? p.sizes.max_units : 0);
             x.rest = c.take<float>(p.estimator_floats);
             return x;
@@ -118,6 +127,28 @@ template <class Types> class step_attention {
             for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
         }
         static_cast<void>(lanes);
+    }
+
+    /// visit(k, v, log_weight, rows) for the window's entries before token `to`: one or two pieces of the ring.
+    template <class Visit> void visit_window(const lane& l, std::uint32_t to, Visit&& visit) const noexcept {
+        for (std::uint32_t from = l.state().window_begin, rows = 0; from < to; from += rows) {
+            rows = std::min(to - from, p_.sizes.window + p_.sizes.spare - l.ring(from));
+            visit(l.window_k(from), l.window_v(from), l.window_w(from), rows);
+        }
+    }
+    /// visit(keys, values) for the records of a resident unit, page by page.
+    template <class Visit>
+    void visit_unit(const lane_ref& ref, std::uint32_t u, Visit&& visit) const noexcept {
+        const lane l = store_->at(ref.id);
+        const pool& frames = store_->pool_of(ref.id);
+        const auto& format = store_->unit_format();
+        std::uint32_t left = store_->entries_of(l, u);
+        for (std::uint32_t f = l.residency(u).frames(); left > 0; f = frames[f].next) {
+            const std::byte* page = frames.bytes(f);
+            const std::uint32_t rows = format.entries_in(page, left);
+            visit(format.keys(page, 0, rows), format.values(page, 0, rows));
+            left -= rows;
+        }
     }
 
   protected:
@@ -170,7 +201,6 @@ template <class Types> class step_attention {
     }
     [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
     [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
-    [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
     /// The queries of KV head h of a lane. q: (HQ, D).
     [[nodiscard]] const float* queries_of(const float* q, const lane_ref& ref,
                                           std::uint32_t h) const noexcept {
@@ -231,18 +261,13 @@ template <class Types> class step_attention {
         const lane l = store_->at(ref.id);
         const lane_state& s = l.state();
         for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
+        const auto attend = [&](const element_type* k, const element_type* v, const float* w,
+                                std::uint32_t rows) { attend_rows(q, ref, k, v, w, rows, into); };
         const bool sink_arrives = arriving && s.tokens < p_.sizes.sinks;
         const std::uint32_t sinks = s.sinks + (sink_arrives ? 1 : 0);
-        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), l.sink_w(0), sinks, into);
-        std::uint32_t from = s.window_begin;
-        const std::uint32_t to = s.tokens + (arriving && !sink_arrives ? 1 : 0);
-        while (from < to) { // one or two pieces of the ring
-            const std::uint32_t rows = std::min(to - from, p_.sizes.window + p_.sizes.spare - l.ring(from));
-            attend_rows(q, ref, l.window_k(from), l.window_v(from), l.window_w(from), rows, into);
-            from += rows;
-        }
-        if (s.buffered > 0)
-            attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered, into);
+        if (sinks > 0) attend(l.sink_k(0), l.sink_v(0), l.sink_w(0), sinks);
+        visit_window(l, s.tokens + (arriving && !sink_arrives ? 1 : 0), attend);
+        if (s.buffered > 0) attend(l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered);
     }
 
     /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D). log_weight: (rows) or null.
@@ -285,13 +310,6 @@ template <class Types> class step_attention {
                 }
             }
         }
-    }
-
-    /// By all queries.
-    void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
-                        const records_view& values, float* into) noexcept {
-        coming_records nothing;
-        attend_records(q, ref, keys, values, into, simd::all_queries, nullptr, nothing);
     }
 
     /// `after`: of the unit whose turn is next, or nothing. It is asked for while the last page of this unit is attended, as
