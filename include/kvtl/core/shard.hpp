@@ -31,8 +31,27 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Stands where a preset has no such stage.
-struct no_stage {};
+/// Stands where a preset has no such stage: it has nothing, and does nothing.
+struct no_stage {
+    static status check_last_queries(const layer_input&) noexcept { return {}; }
+    static void before_query(std::uint32_t, std::uint32_t) noexcept {}
+    static status prefetch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
+    static bool prefetch_for_batch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return true; }
+    static void cancel_prefetch() noexcept {}
+    static status select(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
+    static status retry_writes(std::uint32_t) noexcept { return {}; }
+    static void end(std::uint32_t) noexcept {}
+    static bool holds(std::uint32_t, std::uint32_t) noexcept { return false; }
+    static bool prompt_open(std::uint32_t, std::uint32_t) noexcept { return false; }
+    static void parts(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t,
+                      std::span<std::byte> = {}) noexcept {}
+    static bool hot_set_parts(part_stream&, std::uint32_t, const pool_role&) noexcept { return false; }
+    static void note_saved(std::uint32_t) noexcept {}
+    static void fork_from(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t) noexcept {}
+    static void fork_into(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                          std::span<std::byte>) noexcept {}
+    static statistics stats() noexcept { return {}; }
+};
 
 template <class Types> class alignas(64) shard {
   public:
@@ -55,9 +74,8 @@ template <class Types> class alignas(64) shard {
             const std::uint32_t here = decoder().tokens(slot, layer);
             if (here == none) return {};
             if (here == 0) {
-                if constexpr (types::retrieves)
-                    if (in.last_chunk)
-                        if (status s = retrieval_.check_last_queries(in); !s) return s;
+                if (in.last_chunk)
+                    if (status s = retrieval_.check_last_queries(in); !s) return s;
                 const bool repeated = retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer);
                 if (!repeated)
                     if (status s = retention_.prefill(slot, layer, in, tokens, out); !s) return s;
@@ -82,30 +100,22 @@ template <class Types> class alignas(64) shard {
         return decoder().append(slot, layer, in);
     }
     void before_query(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (slides(layer)) return;
-        if constexpr (types::retrieves) retrieval_.before_query(slot, layer);
-        static_cast<void>(slot);
+        if (!slides(layer)) retrieval_.before_query(slot, layer);
     }
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         if (slides(layer)) return {};
         if (status s = check_moved("prefetch", slot, layer); !s) return s;
-        if constexpr (types::retrieves)
-            return retrieval_.prefetch(slot, layer, q);
-        else
-            return static_cast<void>(q), status{};
+        return retrieval_.prefetch(slot, layer, q);
     }
     /// A hint: a step with this query comes, perhaps after those of other sequences. False when nothing is left for more of
     /// them.
     [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
                                           const tensor_view& q) noexcept {
         if (slides(layer) || !check_moved("attend", slot, layer).ok()) return true;
-        if constexpr (types::retrieves) return retrieval_.prefetch_for_batch(slot, layer, q);
-        return static_cast<void>(slot), static_cast<void>(q), true;
+        return retrieval_.prefetch_for_batch(slot, layer, q);
     }
     /// Gives up what was announced and has not come.
-    void cancel_prefetch() noexcept {
-        if constexpr (types::retrieves) retrieval_.cancel_prefetch();
-    }
+    void cancel_prefetch() noexcept { retrieval_.cancel_prefetch(); }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
         if (slides(layer)) return rows_.ready(call, slot, layer);
@@ -118,9 +128,7 @@ template <class Types> class alignas(64) shard {
                                 Visit&& visit) noexcept {
         if (slides(layer)) return rows_.views(slot, layer, visit), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;
-        if constexpr (types::retrieves)
-            if (status s = retrieval_.select(slot, layer, q); !s) return s;
-        static_cast<void>(q);
+        if (status s = retrieval_.select(slot, layer, q); !s) return s;
         decoder().views(slot, layer, visit);
         return {};
     }
@@ -135,15 +143,11 @@ template <class Types> class alignas(64) shard {
         if (slides(layer)) return rows_.rewind(slot, layer, n);
         decoder().rewind(slot, layer, n);
     }
-    [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
-        if constexpr (types::retrieves) return retrieval_.retry_writes(slot);
-        static_cast<void>(slot);
-        return {};
-    }
+    [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept { return retrieval_.retry_writes(slot); }
     void end(std::uint32_t slot) noexcept {
         rows_.end(slot);
-        if constexpr (types::drops) retention_.end(slot);
-        if constexpr (types::retrieves) retrieval_.end(slot);
+        retention_.end(slot);
+        retrieval_.end(slot);
     }
 
     /// What the shard has of a layer's KV head, to or from a stream; nothing where that belongs to another shard. Every layer is
@@ -151,40 +155,34 @@ template <class Types> class alignas(64) shard {
     void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head,
                std::span<std::byte> batch) noexcept {
         if (slides(layer)) return rows_.parts(io, slot, layer, head);
-        if constexpr (types::drops) retention_.parts(io, slot, layer, head);
+        retention_.parts(io, slot, layer, head);
         if constexpr (types::in_chains) rows_.parts(io, slot, layer, head);
-        if constexpr (types::retrieves) retrieval_.parts(io, slot, layer, head, batch);
-        static_cast<void>(batch);
+        retrieval_.parts(io, slot, layer, head, batch);
     }
 
     /// Which units of the sequence are in memory (core/save/hot_set.hpp), where that decides. False where a save does not keep
     /// it or the shard cannot load it.
     [[nodiscard]] bool hot_set_parts(part_stream& io, std::uint32_t slot, const pool_role& role) noexcept {
-        if constexpr (types::retrieves) return retrieval_.hot_set_parts(io, slot, role);
-        return static_cast<void>(io), static_cast<void>(slot), static_cast<void>(role), false;
+        return retrieval_.hot_set_parts(io, slot, role);
     }
 
     /// A save has the sequence as it is now: the next one may leave out what does not change until then.
-    void note_saved(std::uint32_t slot) noexcept {
-        if constexpr (types::retrieves) retrieval_.note_saved(slot);
-        static_cast<void>(slot);
-    }
+    void note_saved(std::uint32_t slot) noexcept { retrieval_.note_saved(slot); }
 
     /// The two halves of a fork, for a layer's KV head: `out` takes rows and tables from the parent, `in` gives them to a
     /// slot that nobody sees yet. Pages of units and groups stay where they are, and have one owner more.
     void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
         if (slides(layer)) return rows_.parts(out, slot, layer, head);
-        if constexpr (types::drops) retention_.parts(out, slot, layer, head);
+        retention_.parts(out, slot, layer, head);
         if constexpr (types::in_chains) rows_.parts(out, slot, layer, head);
-        if constexpr (types::retrieves) retrieval_.fork_from(out, slot, layer, head);
+        retrieval_.fork_from(out, slot, layer, head);
     }
     void fork_into(part_stream& in, std::uint32_t slot, std::uint32_t parent, std::uint32_t layer,
                    std::uint32_t head, std::span<std::byte> batch) noexcept {
         if (slides(layer)) return rows_.parts(in, slot, layer, head);
-        if constexpr (types::drops) retention_.parts(in, slot, layer, head);
+        retention_.parts(in, slot, layer, head);
         if constexpr (types::in_chains) rows_.parts(in, slot, layer, head);
-        if constexpr (types::retrieves) retrieval_.fork_into(in, slot, parent, layer, head, batch);
-        static_cast<void>(parent), static_cast<void>(batch);
+        retrieval_.fork_into(in, slot, parent, layer, head, batch);
     }
 
     /// Kept entries of this layer's prompt are settled, but could not be moved so far.
@@ -199,11 +197,7 @@ template <class Types> class alignas(64) shard {
     [[nodiscard]] bool is_sliding(std::uint32_t layer) const noexcept { return slides(layer); }
     /// Chunks of a prompt have come that will be thinned out when its last one comes.
     [[nodiscard]] bool will_drop(std::uint32_t slot, std::uint32_t layer) const noexcept {
-        if (slides(layer)) return false;
-        if constexpr (types::drops)
-            return retention_.holds(slot, layer) && retention_.prompt_open(slot, layer);
-        else
-            return false;
+        return !slides(layer) && retention_.holds(slot, layer) && retention_.prompt_open(slot, layer);
     }
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
@@ -221,11 +215,10 @@ template <class Types> class alignas(64) shard {
         return decoder().kept_entries(slot, layer);
     }
     [[nodiscard]] statistics stats() const noexcept {
-        statistics s;
-        if constexpr (types::drops) s += retention_.stats();
+        statistics s = retention_.stats();
         if constexpr (hands_over)
             s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
-        if constexpr (types::retrieves) s += retrieval_.stats();
+        s += retrieval_.stats();
         statistics rows = rows_.stats();
         if constexpr (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
         s += rows;

@@ -108,9 +108,7 @@ template <class Types> class retrieval_base {
     [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
         for (const pool& writes : write_pools_at(slot))
             if (store_.has_failed_writes(writes)) return store_.write_error(writes);
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) return arenas_.check_writes(group_of(slot));
-        return {};
+        return arenas_.check_writes(group_of(slot));
     }
     [[nodiscard]] store_of<types>& store() noexcept { return store_; }
     [[nodiscard]] growth_of<types>& growth() noexcept { return growth_; }
@@ -161,17 +159,11 @@ template <class Types> class retrieval_base {
     /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
     [[nodiscard]] status bring(std::uint32_t slot, std::uint32_t layer) noexcept {
         release_prefetches_of_branches(slot, layer);
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) return arenas_.bring(group_of(slot), layer, leaver(slot));
-        static_cast<void>(slot), static_cast<void>(layer);
-        return {};
+        return arenas_.bring(group_of(slot), layer, leaver(slot));
     }
     /// Begins to read in what the layer behind this one keeps resident; behind the last comes the first.
     void announce_next(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (types::virtualised)
-            if (!arenas_.idle())
-                arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
-        static_cast<void>(slot), static_cast<void>(layer);
+        arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
     }
     /// One io_batch at a time may carry a page of a stream (page_store.hpp, bounce). So prefetches of other branches end
     /// before a lane reads that shares runs with them.
@@ -189,10 +181,7 @@ template <class Types> class retrieval_base {
     }
     /// The memory in which a prompt is organised.
     [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) return arenas_.widen(group_of(slot), layer, leaver(slot));
-        static_cast<void>(slot), static_cast<void>(layer);
-        return {};
+        return arenas_.widen(group_of(slot), layer, leaver(slot));
     }
     /// Sees to it that the tables of these lanes have room for what `tokens` further tokens may add, and that frames borrow
     /// what no table needs. A prompt or a turn leaves tables longer than its units are: the next token makes them short

@@ -110,7 +110,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         }
         ++stats_.steps;
         bars_.note_step(slot, layer, step_.facts(lanes));
-        note_call(slot, layer);
+        arenas_.note_call(slot, layer);
         tick(lanes, layer);
         step_.commit(lanes, plan_.buffer_limit);
         note_storage();
@@ -135,7 +135,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 return s;
         timed.enter(&phase_times::fetch_wait);
         announce_next(slot, layer);
-        note_call(slot, layer);
+        arenas_.note_call(slot, layer);
         note_storage();
         return {};
     }
@@ -143,15 +143,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// The engine is about to compute this layer's query: what the layer keeps resident is read in, where memory
     /// is lent to layers in turn. A hint; what does not come is read when it is attended.
     void before_query(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (types::virtualised) {
-            if (arenas_.idle() || lanes_of(slot, layer).empty()) return;
-            const phase_clock::span timed(clock(), &phase_times::fetch_wait);
-            io_.poll(false);
-            arenas_.tell(slot, layer);
-            arenas_.turn_to(group_of(slot), layer);
-            arenas_.announce(group_of(slot), layer, leaver(slot));
-        }
-        static_cast<void>(slot), static_cast<void>(layer);
+        if (arenas_.idle() || lanes_of(slot, layer).empty()) return;
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
+        io_.poll(false);
+        arenas_.tell(slot, layer);
+        arenas_.turn_to(group_of(slot), layer);
+        arenas_.announce(group_of(slot), layer, leaver(slot));
     }
 
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
@@ -223,7 +220,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (!s) return s;
         selection_ = a;
         announce_next(slot, layer);
-        note_call(slot, layer);
+        arenas_.note_call(slot, layer);
         return {};
     }
 
@@ -285,9 +282,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         release_selection();
         for (pool& writes : write_pools_at(slot))
             if (status s = store_.retry_writes(writes); !s) return s;
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) return arenas_.retry_writes(group_of(slot));
-        return {};
+        return arenas_.retry_writes(group_of(slot));
     }
 
     /// Before the memory goes. False: the device gave a transfer up, which may still write to it.
@@ -296,16 +291,15 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Forgets a sequence: its pages, frames and tables.
     void end(std::uint32_t slot) noexcept {
         release_all_prefetches();
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) arenas_.land(group_of(slot));
+        arenas_.land(group_of(slot));
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
         if constexpr (!types::sequential)
             if (base::lane_count(slot) > 0) store_.empty_tables(base::lane_at(slot, 0, 0).id);
         bars_.forget(slot);
-        if constexpr (types::virtualised) // others that share the memory may have been kept waiting
-            if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
+        // Others that share the memory may have been kept waiting.
+        static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }
 
     /// What the lane that begins with a KV head of the model is, to or from a stream (core/save/sequence_parts.hpp). Nothing
@@ -433,12 +427,11 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                     if constexpr (types::drops)
                         s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
                 }
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) {
-                arenas_.add_to(s);
-                s.resident_bytes_peak += arenas_.peak_bytes();
-                return s;
-            }
+        if (!arenas_.idle()) {
+            arenas_.add_to(s);
+            s.resident_bytes_peak += arenas_.peak_bytes();
+            return s;
+        }
         for (const pool& p : pools_) {
             s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
             s.borrowed_bytes += std::size_t{p.borrowed()} * p.frame_bytes();
@@ -579,11 +572,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         stats_.phase_ns = taken, stats_.wasted_bytes = wasted;
     }
 
-    void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) arenas_.note_call(slot, layer);
-        static_cast<void>(slot), static_cast<void>(layer);
-    }
     /// A step begins, for the replacement policy of the pool.
     void tick(std::span<const lane_ref> lanes, std::uint32_t layer) noexcept {
         if (layer == 0 || plan_.pool_layers > 1) pool_for(lanes).tick();

@@ -90,7 +90,7 @@ template <class Types> class layer_arenas {
         for (pool& frames : s.pools()) frames.bind({});
     }
 
-    /// Nothing is lent: each pool has memory of its own.
+    /// Nothing is lent: each pool has memory of its own, and the calls below do nothing.
     [[nodiscard]] bool idle() const noexcept { return t_.groups.empty(); }
 
     /// Sees to it that a layer's frames have their bytes, and its lanes their representatives, which the caller may
@@ -98,6 +98,7 @@ template <class Types> class layer_arenas {
     /// every arena failed, which retry_writes() mends, and when representatives cannot be read.
     template <class Leave>
     [[nodiscard]] status bring(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
+        if (idle()) return {};
         if (status s = known_.ensure_space(); !s) return s;
         turn_to(g, layer);
         std::uint32_t a = arena_of(g, layer);
@@ -120,6 +121,7 @@ template <class Types> class layer_arenas {
     }
     /// Tries again to write representatives: of lanes that still have units.
     [[nodiscard]] status retry_writes(std::uint32_t g) noexcept {
+        if (idle()) return {};
         land(g);
         for (std::uint32_t a = 0; a < count_; ++a)
             if (const std::uint32_t layer = t_.groups[g].owner[a]; layer != none)
@@ -127,11 +129,13 @@ template <class Types> class layer_arenas {
         return known_.check_writes(g);
     }
     /// Of representatives.
-    [[nodiscard]] status check_writes(std::uint32_t g) noexcept { return known_.check_writes(g); }
+    [[nodiscard]] status check_writes(std::uint32_t g) noexcept {
+        return idle() ? status{} : known_.check_writes(g);
+    }
     /// Begins to read a layer in, unless its bytes are there. A hint: the arena that was asked for last stays as it
     /// is, and so do others whose writes failed.
     template <class Leave> void announce(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
-        if (arena_of(g, layer) != none) return;
+        if (idle() || arena_of(g, layer) != none) return;
         if (const std::uint32_t a = vacant(g, true, leave); a != none)
             static_cast<void>(read_in(g, layer, a));
     }
@@ -139,6 +143,7 @@ template <class Types> class layer_arenas {
     /// resident. Nobody may have pinned units of the layer.
     template <class Leave>
     [[nodiscard]] status widen(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
+        if (idle()) return {};
         if (status s = known_.ensure_space(); !s) return s;
         land(g);
         group& all = t_.groups[g];
@@ -160,6 +165,7 @@ template <class Types> class layer_arenas {
     }
     /// Waits for what is being read in, before units of the group are forgotten.
     void land(std::uint32_t g) noexcept {
+        if (idle()) return;
         const std::uint32_t layer = std::exchange(t_.groups[g].flying, none);
         if (layer == none) return;
         known_.land(g);
@@ -178,7 +184,7 @@ template <class Types> class layer_arenas {
     void tell(std::uint32_t slot, std::uint32_t layer) noexcept { t_.told[slot * layers_ + layer] = 1; }
     /// A layer is attended: counts when nobody said so before.
     void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (std::exchange(t_.told[slot * layers_ + layer], std::uint8_t{0}) == 0) ++untold_;
+        if (!idle() && std::exchange(t_.told[slot * layers_ + layer], std::uint8_t{0}) == 0) ++untold_;
     }
     void add_to(statistics& s) const noexcept {
         s.hot_set_bytes += read_bytes_, s.hot_set_reads += reads_;
@@ -331,6 +337,18 @@ struct no_arenas {
     struct tables {
         [[nodiscard]] static tables take(carver&, const cache_plan&) noexcept { return {}; }
     };
+    [[nodiscard]] static constexpr bool idle() noexcept { return true; }
+    template <class Leave> static status bring(std::uint32_t, std::uint32_t, Leave&&) noexcept { return {}; }
+    template <class Leave> static status widen(std::uint32_t, std::uint32_t, Leave&&) noexcept { return {}; }
+    template <class Leave> static void announce(std::uint32_t, std::uint32_t, Leave&&) noexcept {}
+    static status retry_writes(std::uint32_t) noexcept { return {}; }
+    static status check_writes(std::uint32_t) noexcept { return {}; }
+    static void turn_to(std::uint32_t, std::uint32_t) noexcept {}
+    static void tell(std::uint32_t, std::uint32_t) noexcept {}
+    static void note_call(std::uint32_t, std::uint32_t) noexcept {}
+    static void land(std::uint32_t) noexcept {}
+    static void add_to(statistics&) noexcept {}
+    static std::size_t peak_bytes() noexcept { return 0; }
 };
 template <class Types>
 using arenas_of = std::conditional_t<Types::virtualised, layer_arenas<Types>, no_arenas>;
