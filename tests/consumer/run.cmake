@@ -1,5 +1,5 @@
 # One test of the package, run as `cmake -DHOW=... -D... -P run.cmake` by CTest (see CMakeLists.txt).
-#   HOW     subdirectory | package | refused | pkgconfig | headers
+#   HOW     subdirectory | package | refused | pkgconfig | headers | amalgamated
 #   SOURCE  root of kvtl            STAGE  prefix that kvtl was installed to
 #   WORK    folder for this test    VERSION, COMPONENTS, CXX  what the build that runs the tests uses
 cmake_minimum_required(VERSION 3.25)
@@ -133,6 +133,30 @@ elseif(HOW STREQUAL "headers")
     if(NOT _ours STREQUAL _theirs)
         message(FATAL_ERROR "in the source tree: ${_ours}\ninstalled: ${_theirs}")
     endif()
+
+elseif(HOW STREQUAL "amalgamated")
+    # Presets of both kinds, and nothing of kvtl to be found but the one header.
+    file(REMOVE_RECURSE "${WORK}")
+    file(MAKE_DIRECTORY "${WORK}")
+    execute_process(COMMAND "${SOURCE}/scripts/amalgamate" dynakv --in-memory
+                    RESULT_VARIABLE _status OUTPUT_FILE "${WORK}/kvtl_one.hpp" ERROR_VARIABLE text)
+    if(NOT _status EQUAL 0)
+        message(FATAL_ERROR "amalgamate: exit status ${_status}\n${text}")
+    endif()
+    run("${CXX}" -std=c++20 -O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Werror "-I${WORK}"
+        "${CMAKE_CURRENT_LIST_DIR}/amalgamated.cpp" -o "${WORK}/amalgamated" -lpthread)
+    run("${WORK}/amalgamated")
+    expect_text("the program" "${text}" "kvtl ${VERSION}")
+    foreach(_wrong "dynkv" "--no-such-option" "")
+        separate_arguments(_wrong)
+        execute_process(COMMAND "${SOURCE}/scripts/amalgamate" ${_wrong}
+                        RESULT_VARIABLE _status OUTPUT_VARIABLE _written ERROR_VARIABLE text)
+        string(REGEX MATCHALL "\n" _lines "${text}")
+        list(LENGTH _lines _lines)
+        if(NOT _status EQUAL 2 OR NOT _lines EQUAL 1 OR NOT _written STREQUAL "")
+            message(FATAL_ERROR "amalgamate ${_wrong}: exit status ${_status}, expected 2 and one line, read:\n${text}${_written}")
+        endif()
+    endforeach()
 
 else()
     message(FATAL_ERROR "unknown HOW=${HOW}")
