@@ -1,3 +1,11 @@
+# `site`: static pages of the documentation, the results and the comments of the headers, in BUILD/site.
+find_program(KVTL_PYTHON3 python3)
+if(KVTL_PYTHON3)
+    add_custom_target(site COMMAND "${KVTL_PYTHON3}" "${PROJECT_SOURCE_DIR}/scripts/site/site.py" "${PROJECT_BINARY_DIR}/site"
+                      COMMAND "${KVTL_PYTHON3}" "${PROJECT_SOURCE_DIR}/scripts/site/site.py" --check "${PROJECT_BINARY_DIR}/site"
+                      COMMENT "Pages of the documentation" VERBATIM)
+endif()
+
 # `docs`: the reference of the headers, in BUILD/docs/html, where doxygen is installed. A warning is an error.
 find_package(Doxygen QUIET)
 if(NOT DOXYGEN_FOUND)

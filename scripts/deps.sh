@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Installs what kvtl is built with, where it is missing (Debian 12+, Ubuntu 24.04+). Silent and fast when all is there.
-#   scripts/deps.sh [--lint] [--cross] [--llama]
+#   scripts/deps.sh [--lint] [--cross] [--site] [--llama]
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: scripts/deps.sh [--lint] [--cross] [--llama]
+usage: scripts/deps.sh [--lint] [--cross] [--site] [--llama]
 Installs with apt what is missing for building and testing kvtl.
   --lint    also clang, clang-format, clang-tidy and shellcheck
   --cross   also the compiler for 64-bit Arm and qemu, which runs its programs
+  --site    also cmark-gfm, for the pages of the target `site` and their test
   --llama   also llama.cpp, prebuilt, into build/llama.cpp: for kvtl-llama and its tests
 TEXT
 }
@@ -114,6 +115,7 @@ for argument in "$@"; do
     case $argument in
     --lint) wanted+=(clang clang-format clang-tidy shellcheck) ;;
     --cross) wanted+=(g++-aarch64-linux-gnu qemu-user) ;;
+    --site) wanted+=(cmark-gfm) ;;
     --llama)
         case $(uname -m) in
         x86_64) processor=linux-x64 ;;
