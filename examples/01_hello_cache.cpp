@@ -7,17 +7,15 @@
 // [readme]
 #include <kvtl/presets/dynakv.hpp>
 
-kvtl::result<kvtl::statistics> answer(const kvtl::layer_input& prompt,
-                                      std::span<const kvtl::layer_input> tokens, std::span<float> out) {
+kvtl::result<kvtl::statistics> answer(kvtl::layer_input prompt, auto& tokens, std::span<float> out) {
     auto cache = kvtl::dynakv::open({.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64},
                                      .max_tokens = 4096,
                                      .memory_bytes = 8 << 20, // all DRAM that the cache may hold
-                                     .attend_tokens = 256,    // entries each query head attends per step
                                      .io = {.path = "hello.kv"}});
     if (!cache) return cache.error();
     const auto seq = cache->begin();
     auto s = cache->prefill(*seq, 0, prompt, out); // exact causal attention over the prompt
-    for (const auto& token : tokens) // append a token; attend the window and the units its query selects
+    for (const kvtl::layer_input& token : tokens)  // append it; attend the window and what its query selects
         if (s) s = cache->attend(*seq, 0, token, out.first(512));
     if (!s) return s;
     return cache->stats();
