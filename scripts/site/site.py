@@ -35,7 +35,7 @@ MENU = [
     ("Results", ["bench/results/README.md", "bench/results/papers/dynakv.md", "bench/results/papers/kvswap.md",
                  "bench/results/papers/dynamickv.md", "bench/results/papers/token_adaptive_rank.md",
                  "bench/results/papers/abstracts.md", "docs/compare.md", "bench/DEAD_ENDS.md"]),
-    ("More", ["docs/glossary.md", "CONTRIBUTING.md", "docs/style.md", "CHANGELOG.md"]),
+    ("More", ["docs/glossary.md", "CONTRIBUTING.md", "docs/style.md", "docs/release_notes_0.1.0.md", "CHANGELOG.md"]),
 ]
 KEYWORDS = ("alignas auto bool break case char class concept const constexpr continue default delete do double else enum explicit "
             "extern false float for friend if inline int long mutable namespace new noexcept nullptr operator private protected public "
