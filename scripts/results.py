@@ -226,6 +226,8 @@ BLOCKS = {
     "whole caches runs": lambda d: runs(d, "whole_caches"),
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p")},
     "field runs": lambda d: runs(d, "field"),
+    "eviction runs": lambda d: runs(d, "eviction"),
+    "token rank runs": lambda d: runs(d, "token_rank"),
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
 }
 
@@ -282,8 +284,8 @@ def bars(title, names, series):
     left, row, wide = 170, 12 * len(series) + 8, 420
     parts = [label(10, 20, title)]
     for s, (legend, _) in enumerate(series):
-        parts.append(f'<rect x="{left + 130 * s}" y="30" width="10" height="10" fill="{COLOURS[s]}"/>')
-        parts.append(label(left + 14 + 130 * s, 39, legend))
+        parts.append(f'<rect x="{left + 150 * s}" y="30" width="10" height="10" fill="{COLOURS[s]}"/>')
+        parts.append(label(left + 14 + 150 * s, 39, legend))
     for i, name in enumerate(names):
         y = 52 + row * i
         parts.append(label(left - 8, y + row / 2, name, "end"))
@@ -349,6 +351,22 @@ def plots(data):
               "Chains, 1,024 tokens")
     by_budget(["dynakv_estimate", "kvswap_softmax", "quest", "dynakv", "retroinfer", "streaming_llm"], "needle:needle_2048.jsonl",
               "budgets.svg", "Needles, 2,048 tokens")
+
+    def lines_of_rows(rows, x, presets):
+        return [(p, sorted((r[x], r["accuracy"]) for r in rows if r["policy"] == p and r["accuracy"] is not None)) for p in presets]
+
+    needles = [r for r in data["eviction"] if r["task"] == "needle:needle_2048.jsonl"]
+    made["dynamickv.svg"] = chart("Needles, 2,048 tokens, question known", "entries kept per layer and KV head", "share of the questions answered",
+                                  lines_of_rows(needles, "keep_tokens", ["dynamickv", "snapkv_group", "pyramidkv", "adakv", "cake", "streaming_llm"]))
+    facts = [r for r in data["token_rank"] if r["task"] == "needle:multikey8_1024.jsonl"]
+    made["token_adaptive_rank.svg"] = chart(
+        "One of eight facts, 1,024 tokens; 16-bit entries have 256 bytes", "bytes per entry", "share of the questions answered",
+        lines_of_rows(facts, "bytes_per_entry", ["dynakv_lr", "dynakv_lr_energy", "palu", "matryoshka"]))
+    known = {c: {r["policy"]: r["accuracy"] for r in data["field"] if r["column"] == c and not r["variant"]}
+             for c in ("needles, known, 128", "needles, known, 256", "one of 8 facts, known, 128")}
+    methods = sorted({r["policy"] for r in data["field"] if r["measure"] == "eviction"}, key=lambda p: (-known["needles, known, 128"].get(p, 0), p))
+    made["abstracts.svg"] = bars("Entries kept per layer and KV head: share of 100 questions answered, question known", methods,
+                                 [(c.replace(", known", ""), [values.get(p) for p in methods]) for c, values in known.items()])
     rows = sorted(whole(data, "least_memory"), key=lambda r: -r["least_mib"])
     most = rows[0]["least_mib"]
     made["memory.svg"] = bars("Least memory, as a share of the whole 16-bit cache (16,384 tokens, 1B shape)",
