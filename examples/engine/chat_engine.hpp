@@ -52,6 +52,11 @@ class chat_engine {
     /// Gives up all tokens.
     virtual void end() = 0;
 
+    /// Writes the tokens' cache, with a note, to a file; there is at least one token. Throws run_failure.
+    virtual kvtl::save_facts save(const std::string& path, std::span<const std::byte> note) = 0;
+    /// What was saved to a file becomes the sequence, in place of one without tokens. Throws bad_input.
+    virtual kvtl::loaded_sequence load(const std::string& path) = 0;
+
     [[nodiscard]] virtual cache_stats stats() const = 0;
 };
 

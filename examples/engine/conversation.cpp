@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "conversation.hpp"
 
+#include "error.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <span>
@@ -20,16 +22,44 @@ conversation::conversation(chat_engine& e, const generate_options& o, std::funct
     : engine_(e), options_(o), stop_(std::move(stop)), choice_(o.temperature, o.seed),
       templated_(e.render(std::vector<message>{{"user", "x"}}, true).has_value()) {}
 
+void conversation::go_on_from(const saved_state& from) {
+    const saved_text& before = from.text;
+    if (!choice_.go_on_from(before.sampler))
+        throw bad_input("--load-state: the sampler's state cannot be read");
+    const auto unread = from.unread();
+    unread_.assign(unread.begin(), unread.end());
+    fed_.assign(before.tokens.begin(), before.tokens.end() - static_cast<std::ptrdiff_t>(unread.size()));
+    messages_ = before.messages;
+    if (messages_.empty()) { // a text, which stands for an answer
+        messages_.push_back({"assistant", ""});
+        for (const token_id id : before.tokens) messages_.front().text += engine_.piece(id);
+    }
+    shown_.clear();
+    if (templated() && messages_.size() > 1)
+        shown_ = engine_.render(std::span(messages_).first(messages_.size() - 1), true).value_or("");
+    else
+        for (std::size_t m = 0; m + 1 < messages_.size(); ++m)
+            shown_ += (m > 0 && messages_[m].role == "user" ? "\n" : "") + messages_[m].text;
+    shown_ += messages_.back().text;
+}
+
+saved_text conversation::so_far() const {
+    saved_text text{.tokens = fed_, .sampler = choice_.state(), .messages = messages_};
+    text.tokens.insert(text.tokens.end(), unread_.begin(), unread_.end());
+    return text;
+}
+
 /// What the user's message adds to the text. The end of the answer before it belongs to that: the model ended it with a
 /// token that was not decoded any more.
 std::string conversation::addition(const std::string& text) {
+    const std::string before =
+        messages_.empty() || !templated() ? "" : engine_.render(messages_, false).value_or("");
+    messages_.push_back({"user", text});
     if (!templated()) {
         std::string added = (shown_.empty() ? "" : "\n") + text;
         shown_ += added;
         return added;
     }
-    const std::string before = messages_.empty() ? "" : engine_.render(messages_, false).value_or("");
-    messages_.push_back({"user", text});
     const std::string now = engine_.render(messages_, true).value_or(text);
     // Templates that change an answer's text (trim it) leave no common beginning; then the answer stays as it was read.
     std::string added = now.starts_with(shown_)   ? now.substr(shown_.size())
@@ -99,7 +129,7 @@ turn_end conversation::say(const std::string& text, turn_cost& cost,
     const cache_stats stats = engine_.stats();
     cost.read_bytes = stats.read_bytes - bytes;
     cost.resident_bytes = stats.resident_bytes_peak;
-    if (templated()) messages_.push_back({"assistant", a.text});
+    messages_.push_back({"assistant", a.text});
     shown_ += a.text;
     answers_.push_back(std::move(a));
     return end;

@@ -2,7 +2,8 @@
 // holds.
 //
 // Only what is new is read in each turn. Going back uses the cache's rewind, which a preset may bound; what is further
-// back is read again from the beginning.
+// back is read again from the beginning. What was said goes into a saved state, and a conversation goes on from one; turns
+// before it are not taken back.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,6 +11,7 @@
 #include "generate.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
+#include "saved_state.hpp"
 
 #include <functional>
 #include <string>
@@ -34,6 +36,12 @@ class conversation {
     /// `stop` is asked between batches.
     conversation(chat_engine& e, const generate_options& o, std::function<bool()> stop);
 
+    /// Goes on from what was saved, a conversation or a text; the engine has loaded its sequence, and nothing was said yet.
+    /// Throws bad_input.
+    void go_on_from(const saved_state& from);
+    /// All that goes on.
+    [[nodiscard]] saved_text so_far() const;
+
     /// Whether the model's template is used; else the text goes on as it was typed.
     [[nodiscard]] bool templated() const noexcept { return templated_; }
 
@@ -49,6 +57,7 @@ class conversation {
 
     /// All that was said, as the model reads it.
     [[nodiscard]] const std::string& text() const noexcept { return shown_; }
+    [[nodiscard]] const std::vector<message>& messages() const noexcept { return messages_; }
     [[nodiscard]] const std::vector<answer>& answers() const noexcept { return answers_; }
 
   private:

@@ -93,7 +93,7 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.trace_file.empty() || !a.interactive,
             "--record-trace: valid: without -i, which takes tokens back");
     engine::require_writable(a.trace_file, "--record-trace");
-    engine::check_states(a, !a.interactive, "without -i");
+    engine::check_save_state(a);
 }
 
 /// What -p or -f say; nothing for a conversation that begins with neither.
@@ -113,7 +113,7 @@ struct job {
 
 job make_job(const arguments& a, const engine::model& model, const engine::tokenizer& words) {
     job j{.prompt = prompt_of(a), .state = {}, .tokens = {}, .generate = a.generate};
-    if (!a.load_state.empty()) j.state = engine::look_into_state(a.load_state);
+    if (!a.load_state.empty() && !a.interactive) j.state = engine::look_into_state(a.load_state);
     const std::size_t before = j.state ? j.state->text.tokens.size() : 0;
     const std::size_t allowed = model.hyper().context;
     require(a.context <= allowed,
@@ -255,11 +255,14 @@ void run(const arguments& a) {
             const auto name = "tokenizer.chat_template";
             engine::transformer_chat chat(transformer, words, used,
                                           file.has(name) ? std::string(file.string(name)) : "",
-                                          options.max_tokens, pass);
-            engine::take_answers(
-                report, engine::converse(
-                            chat, {.generate = a.generate, .first = j.prompt, .stream = a.json_file != "-"},
-                            program));
+                                          options.max_tokens, pass, options.fingerprint);
+            engine::converse(chat,
+                             {.generate = a.generate,
+                              .first = j.prompt,
+                              .stream = a.json_file != "-",
+                              .load_state = a.load_state,
+                              .save_state = a.save_state},
+                             program, report);
         } else {
             if (j.state) report.loaded = load(a, options.fingerprint, *cache, transformer);
             report.run = answer(a, j, transformer, words);

@@ -60,8 +60,9 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
     app.add_flag("--ignore-eos", o.generate.ignore_end, "go on behind the end of the text");
     app.add_option("--logits", o.generate.top_logits, "put the N highest logits of each step into the JSON");
     define_cache_options(app, o);
-    app.add_option("--save-state", o.save_state,
-                   "write the text and its cache to a file when generation ends, to go on from later");
+    app.add_option(
+        "--save-state", o.save_state,
+        "write the text, or the conversation, and its cache to a file at the end, to go on from later");
     app.add_option("--load-state", o.load_state,
                    "go on from such a file; -p and -f then say what comes next, and may be left out");
     app.add_option("--json", o.json_file, "write the result as JSON; - for standard output");
@@ -89,9 +90,7 @@ void check_run_options(const run_options& o) {
     require_writable(o.json_file, "--json"); // the run may take long: find out now that it cannot
 }
 
-void check_states(const run_options& o, bool one_text, const char* valid) {
-    const bool any = !o.load_state.empty() || !o.save_state.empty();
-    require(!any || one_text, std::string("--save-state, --load-state: valid: ") + valid);
+void check_save_state(const run_options& o) {
     if (o.save_state.empty()) return;
     const auto file =
         kvtl::saved_file::create(o.save_state); // the run may take long: find out now that it cannot be kept

@@ -53,9 +53,8 @@ void finish_options(CLI::App& app, const std::vector<const char*>& whole_numbers
 /// All but the prompt. Throws bad_input.
 void check_run_options(const run_options& o);
 
-/// Of programs that also have conversations, traces and the like: a text that goes on or is kept is one text alone. `one_text`:
-/// the run is of a single prompt. Throws bad_input.
-void check_states(const run_options& o, bool one_text, const char* valid);
+/// Whether the file of --save-state can be made. Throws bad_input.
+void check_save_state(const run_options& o);
 
 /// The whole of it, or of standard input for "-". Throws bad_input.
 [[nodiscard]] std::string read_prompt_file(const std::string& path);

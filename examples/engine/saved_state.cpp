@@ -12,7 +12,10 @@ namespace engine {
 using json = nlohmann::ordered_json;
 
 std::vector<std::byte> saved_text::note() const {
-    const std::string text = json{{"kvtl_text", 1}, {"tokens", tokens}, {"sampler", sampler}}.dump();
+    json all = {{"kvtl_text", 1}, {"tokens", tokens}, {"sampler", sampler}};
+    for (const message& m : messages) all["messages"].push_back({{"role", m.role}, {"text", m.text}});
+    // An answer may have ended inside a character, and anything may be typed.
+    const std::string text = all.dump(-1, ' ', false, json::error_handler_t::replace);
     const auto bytes = std::as_bytes(std::span(text));
     return {bytes.begin(), bytes.end()};
 }
@@ -38,6 +41,14 @@ saved_state look_into_state(const std::string& path) {
         state.text.tokens.push_back(token.get<token_id>());
     }
     state.text.sampler = all["sampler"].get<std::string>();
+    for (const json& said : all.value("messages", json::array())) {
+        const auto has_text = [&](const char* key) {
+            return said.is_object() && said.contains(key) && said[key].is_string();
+        };
+        if (!has_text("role") || !has_text("text"))
+            throw bad_input("--load-state: " + path + ": a message has no role or no text");
+        state.text.messages.push_back({said["role"].get<std::string>(), said["text"].get<std::string>()});
+    }
     if (state.facts.tokens > state.text.tokens.size())
         throw bad_input("--load-state: " + path + ": the cache holds " + std::to_string(state.facts.tokens) +
                         " tokens of a text of " + std::to_string(state.text.tokens.size()));

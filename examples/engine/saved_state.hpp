@@ -1,9 +1,11 @@
-// What a program saves beside the cache's entries, so that a text goes on tomorrow: its tokens, and where the sampler was.
+// What a program saves beside the cache's entries, so that a text goes on tomorrow: its tokens, where the sampler was, and of
+// a conversation what was said.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/save/saved.hpp>
 
+#include "chat_engine.hpp"
 #include "sampler.hpp"
 #include "tokenizer.hpp"
 
@@ -18,7 +20,8 @@ namespace engine {
 struct saved_text {
     std::vector<token_id>
         tokens; ///< all of it; the cache may hold fewer, as the last one chosen has not been fed back
-    std::string sampler; ///< state of its random numbers
+    std::string sampler;           ///< state of its random numbers
+    std::vector<message> messages; ///< of a conversation, else none
 
     /// The note of a saved sequence.
     [[nodiscard]] std::vector<std::byte> note() const;

@@ -12,8 +12,9 @@ namespace engine {
 class transformer_chat final : public chat_engine {
   public:
     /// All three must outlive it. `chat_template` is the file's, or "". A chunk is what the cache sees of a message at once.
-    transformer_chat(transformer& t, const tokenizer& words, const kv_cache& cache, std::string chat_template,
-                     std::size_t max_tokens, std::size_t chunk);
+    /// `model` is the number that saved files have of the model (fingerprint.hpp).
+    transformer_chat(transformer& t, const tokenizer& words, kv_cache& cache, std::string chat_template,
+                     std::size_t max_tokens, std::size_t chunk, std::uint64_t model = 0);
 
     [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin,
                                                bool control) const override;
@@ -28,14 +29,17 @@ class transformer_chat final : public chat_engine {
     [[nodiscard]] std::span<const float> logits() override { return logits_; }
     [[nodiscard]] bool rewind(std::size_t position) override;
     void end() override { begun_ = false; }
+    kvtl::save_facts save(const std::string& path, std::span<const std::byte> note) override;
+    kvtl::loaded_sequence load(const std::string& path) override;
     [[nodiscard]] cache_stats stats() const override { return cache_.stats(); }
 
   private:
     transformer& transformer_;
     const tokenizer& words_;
-    const kv_cache& cache_;
+    kv_cache& cache_;
     std::string template_;
     std::size_t max_tokens_, chunk_;
+    std::uint64_t model_;
     std::span<const float> logits_;
     bool begun_ = false;
 };

@@ -97,8 +97,9 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.trace_file.empty() || a.load_state.empty(),
             "--record-trace: valid: without --load-state, as a trace begins with its prompt");
     engine::require_writable(a.trace_file, "--record-trace");
-    engine::check_states(a, !a.interactive && !a.plain && app.count("--parallel") == 0,
-                         "with one prompt, without -i, --parallel and --plain");
+    require((a.load_state.empty() && a.save_state.empty()) || (!a.plain && app.count("--parallel") == 0),
+            "--save-state, --load-state: valid: without --parallel and --plain");
+    engine::check_save_state(a);
 }
 
 std::vector<std::string> texts_of(const arguments& a) {
@@ -182,8 +183,6 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
 void answer_prompts(llama_run::session& session, const arguments& a,
                     std::span<const std::vector<token_id>> prompts, const engine::saved_state* state,
                     std::uint64_t model, engine::run_report& report) {
-    require(a.save_state.empty() || !session.one_sequence_per_batch(),
-            "--save-state: the model has layers with a recurrent state, which is not saved");
     const bool one = a.parallel == 0;
     const bool stream = a.json_file != "-";
     llama_run::answering how;
@@ -249,13 +248,15 @@ void answer_prompts(llama_run::session& session, const arguments& a,
 }
 
 void talk(llama_run::session& session, const arguments& a, const std::vector<std::string>& texts,
-          engine::run_report& report) {
+          std::uint64_t model, engine::run_report& report) {
     engine::terminal_options o;
     o.generate = a.generate;
+    o.load_state = a.load_state;
+    o.save_state = a.save_state;
     o.stream = a.json_file != "-";
     if (!texts.empty()) o.first = texts.front();
-    llama_run::session_chat chat(session);
-    engine::take_answers(report, engine::converse(chat, o, program));
+    llama_run::session_chat chat(session, model);
+    engine::converse(chat, o, program, report);
 }
 
 void print_header(const arguments& a, const llama_run::session& session) {
@@ -273,7 +274,7 @@ void run(arguments a) {
     const auto texts = texts_of(a);
     const llama_run::loaded_model model(a.model);
     std::optional<engine::saved_state> state;
-    if (!a.load_state.empty()) state = engine::look_into_state(a.load_state);
+    if (!a.load_state.empty() && !a.interactive) state = engine::look_into_state(a.load_state);
     std::size_t before = 0;
     std::vector<std::vector<token_id>> prompts;
     if (!a.interactive) {
@@ -312,9 +313,11 @@ void run(arguments a) {
     {
         llama_run::session session(model, o, program);
         report.cells = session.cells();
+        require(a.save_state.empty() || !session.one_sequence_per_batch(),
+                "--save-state: the model has layers with a recurrent state, which is not saved");
         if (!a.plain) print_header(a, session);
         if (a.interactive)
-            talk(session, a, texts, report);
+            talk(session, a, texts, o.cache.fingerprint, report);
         else
             answer_prompts(session, a, prompts, state ? &*state : nullptr, o.cache.fingerprint, report);
         session.finish_trace();

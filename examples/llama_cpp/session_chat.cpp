@@ -3,7 +3,7 @@
 
 namespace llama_run {
 
-session_chat::session_chat(session& s) : session_(s), batch_(s.batch()) {}
+session_chat::session_chat(session& s, std::uint64_t model) : session_(s), batch_(s.batch()), model_(model) {}
 
 std::vector<token_id> session_chat::encode(std::string_view text, bool begin, bool control) const {
     return session_.model().encode(text, begin, control);

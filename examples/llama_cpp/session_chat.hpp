@@ -12,8 +12,8 @@ namespace llama_run {
 
 class session_chat final : public engine::chat_engine {
   public:
-    /// The session must outlive it.
-    explicit session_chat(session& s);
+    /// The session must outlive it. `model` is the number that saved files have of the model.
+    explicit session_chat(session& s, std::uint64_t model = 0);
 
     [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin,
                                                bool control) const override;
@@ -30,11 +30,18 @@ class session_chat final : public engine::chat_engine {
     [[nodiscard]] std::span<const float> logits() override { return session_.logits(batch_.size() - 1); }
     [[nodiscard]] bool rewind(std::size_t position) override { return session_.rewind(0, position); }
     void end() override { session_.end(0); }
+    kvtl::save_facts save(const std::string& path, std::span<const std::byte> note) override {
+        return session_.save(0, path, {.model = model_, .note = note});
+    }
+    kvtl::loaded_sequence load(const std::string& path) override {
+        return session_.load(0, path, {.model = model_});
+    }
     [[nodiscard]] engine::cache_stats stats() const override { return session_.stats(); }
 
   private:
     session& session_;
     token_batch batch_;
+    std::uint64_t model_;
 };
 
 } // namespace llama_run

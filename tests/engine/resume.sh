@@ -43,7 +43,6 @@ head -c 9000 quest.kvs >cut.kvs
 one_line "cut.kvs" "${base[@]}" --load-state cut.kvs
 expect 2 "--load-state: load: clusterer is variance_split in this cache and was fixed_groups" \
     "${base[@]}" --policy dynakv --load-state quest.kvs
-one_line "--save-state, --load-state: valid: without -i" "${base[@]}" -i --load-state quest.kvs
 one_line "--save-state: " "${base[@]}" -p "$prompt" --save-state no/such/folder/x.kvs
 one_line "--record-trace: valid: without --load-state" "${base[@]}" --load-state quest.kvs --record-trace x.trace
 for f in *; do

@@ -214,9 +214,17 @@ for policy in full quest; do
     "$program" "${run[@]}" --load-state text.kvs -p " Later," -n 3 --json turn.json >out 2>err || complain "$policy: a turn"
     [ "$(value loaded_tokens turn.json)" -eq $(($(value loaded_tokens second.json) + 7)) ] || complain "$policy: a turn's tokens"
 done
-one_line "--save-state, --load-state: valid: with one prompt" "${base[@]}" -i --load-state text.kvs
+one_line "--save-state, --load-state: valid: without --parallel and --plain" "${base[@]}" --plain --load-state text.kvs
 one_line "foreign.gguf" "${base[@]}" --load-state foreign.gguf
 expect 2 "the model has layers with a recurrent state" -m hybrid.gguf -p "the bold banana" -n 2 --io posix --threads 1 --save-state x.kvs
+expect 2 "the model has layers with a recurrent state" -m hybrid.gguf -i --io posix --threads 1 --save-state x.kvs
+# and a conversation in a template
+chat=(-m chat.gguf -i -n 6 --ignore-eos --policy full)
+printf 'hello there\nand then\n' | talk "${chat[@]}" --json whole.json
+printf 'hello there\n' | talk "${chat[@]}" --save-state text.kvs --json first.json
+printf 'and then\n' | talk "${chat[@]}" --load-state text.kvs --json second.json
+answers() { grep -o '"answers":.*' "$1" | sed 's/"answers":\[\(.*\)\]}$/\1/'; }
+[ "$(answers first.json),$(answers second.json)" = "$(answers whole.json)" ] || complain "a saved conversation differs"
 rm -f ./*.json text.kvs
 
 # asked to keep it
