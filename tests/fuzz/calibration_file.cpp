@@ -26,6 +26,10 @@ kvtl_fuzz::bytes make_seed() {
 
 } // namespace
 
+std::vector<kvtl_fuzz::bytes> kvtl_fuzz::seeds() {
+    return edits();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     static const kvtl_fuzz::bytes seed = make_seed();
     static const kvtl_fuzz::memory_file file;

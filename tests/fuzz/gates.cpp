@@ -4,6 +4,10 @@
 
 #include "support/seeded.hpp"
 
+std::vector<kvtl_fuzz::bytes> kvtl_fuzz::seeds() {
+    return edits();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     constexpr std::uint32_t layers = 2, heads = 2;
     static const kvtl_fuzz::bytes seed = kvtl_fuzz::file_of([](const std::string& path) {

@@ -7,7 +7,9 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/save/saved_file.hpp>
 
+#include "../support/saved_model.hpp"
 #include "../support/simulated_disk.hpp"
+#include "support/seeded.hpp"
 
 namespace {
 
@@ -36,6 +38,32 @@ void mend(std::span<std::byte> file) {
 }
 
 } // namespace
+
+/// A file of one generation and of three.
+std::vector<kvtl_fuzz::bytes> kvtl_fuzz::seeds() {
+    std::vector<bytes> all;
+    for (const std::uint64_t generations : {1U, 3U}) {
+        kvtl_test::simulated_disk disk;
+        std::mt19937_64 random(5);
+        std::vector<kvtl_test::saved_model> models(1);
+        {
+            auto file = file_type::create("seq", 4096, {&disk});
+            if (!file) std::abort();
+            for (std::uint64_t g = 1; g <= generations; ++g) {
+                models.push_back(kvtl_test::saved_model::next(models.back(), random, 3000, 2, 3));
+                if (!kvtl_test::write_model(*file, models[g], models[g - 1], random) || !file->publish())
+                    std::abort();
+            }
+        }
+        const auto& seen = disk.seen.at("seq")->seen;
+        for (const std::uint8_t mends : {std::uint8_t{0}, std::uint8_t{1}}) { // the last byte says so
+            bytes& input = all.emplace_back(seen.size());
+            std::memcpy(input.data(), seen.data(), seen.size());
+            input.push_back(mends);
+        }
+    }
+    return all;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     kvtl_test::simulated_disk disk;

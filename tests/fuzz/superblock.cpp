@@ -5,6 +5,10 @@
 
 #include "support/seeded.hpp"
 
+std::vector<kvtl_fuzz::bytes> kvtl_fuzz::seeds() {
+    return edits();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     static const kvtl_fuzz::bytes seed = [] {
         const kvtl::superblock s = kvtl::make_superblock({4, 8, 2, 64}, 2, 77, 4096);

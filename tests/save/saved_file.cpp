@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/save/saved_file.hpp>
 
+#include <doctest/doctest.h>
 #include <support/saved_model.hpp>
 #include <support/scratch_folder.hpp>
 #include <sys/wait.h>

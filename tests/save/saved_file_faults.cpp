@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/save/saved_file.hpp>
 
+#include <doctest/doctest.h>
 #include <support/saved_model.hpp>
 #include <support/simulated_disk.hpp>
 

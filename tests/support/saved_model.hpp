@@ -5,8 +5,6 @@
 
 #include <kvtl/save/saved_file.hpp>
 
-#include <doctest/doctest.h>
-
 #include <map>
 #include <random>
 #include <string>

@@ -1,5 +1,7 @@
 // Files for fuzz targets: bytes in memory under a name, and inputs that are edits of a valid file. Formats with long headers
 // and checksums would refuse nearly all random bytes at their first field.
+//
+// A target defines LLVMFuzzerTestOneInput and kvtl_fuzz::seeds(). libFuzzer or replay.cpp calls them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,6 +21,9 @@
 namespace kvtl_fuzz {
 
 using bytes = std::vector<std::uint8_t>;
+
+/// Inputs that a corpus begins with.
+[[nodiscard]] std::vector<bytes> seeds();
 
 /// A regular file that is only in memory; its content is replaced at will.
 class memory_file {
@@ -67,13 +72,29 @@ inline bytes edited(const bytes& seed, std::span<const std::uint8_t> input) {
     if (input.size() % 2 != 0) return {input.begin(), input.end()};
     bytes file = seed;
     for (; input.size() >= 4 && !file.empty(); input = input.subspan(4)) {
-        const std::size_t at = input[0] | input[1] << 8U | input[2] << 16U;
+        const std::size_t at =
+            std::size_t{input[0]} | std::size_t{input[1]} << 8U | std::size_t{input[2]} << 16U;
         if (at == 0xFFFFFF)
             file.resize(file.size() * input[3] / 256);
         else
             file[at % file.size()] = input[3];
     }
     return file;
+}
+
+/// Seeds of a target whose inputs are edited(): the valid file, and edits here and there; `end` bytes that mean none behind.
+inline std::vector<bytes> edits() {
+    std::vector<bytes> all;
+    std::uint32_t random = 1;
+    for (const std::size_t n : {0U, 1U, 2U, 4U, 16U, 64U})
+        for (const std::size_t end : {0U, 2U}) {
+            bytes& input = all.emplace_back(4 * n + end);
+            for (std::size_t i = 0; i < 4 * n; ++i) {
+                random = random * 1664525U + 1013904223U;
+                input[i] = static_cast<std::uint8_t>(random >> 24U);
+            }
+        }
+    return all;
 }
 
 } // namespace kvtl_fuzz

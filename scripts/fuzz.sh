@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets (clang, libFuzzer) and runs each of them; ends with 1 at the first finding.
+#
+#   scripts/fuzz.sh [SECONDS [TARGET...]]     60 seconds for each target of tests/fuzz/
+#
+# Corpora grow in build/fuzz/corpus/TARGET, and findings are build/fuzz/crash-TARGET-*. `build/fuzz/bin/replay_TARGET FILE`
+# runs one input again.
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz.sh: SECONDS is '$seconds'; valid: a whole number from 1" >&2; exit 2; }
+shift $(($# > 0))
+cmake --preset fuzz >/dev/null
+programs=$(ninja -C build/fuzz -t targets all | sed -n 's/^\(\(fuzz\|replay\)_[a-z_]*\): phony$/\1/p')
+# shellcheck disable=SC2086 # one word for each program
+cmake --build --preset fuzz --target $programs
+(($# > 0)) || for program in build/fuzz/bin/fuzz_*; do set -- "$@" "${program##*/fuzz_}"; done
+for target; do
+    corpus=build/fuzz/corpus/$target
+    mkdir -p "$corpus"
+    build/fuzz/bin/replay_"$target" --corpus "$corpus"
+    echo "== $target"
+    build/fuzz/bin/fuzz_"$target" "$corpus" -max_len=65536 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+        -artifact_prefix=build/fuzz/crash-"$target"- -verbosity=0 -print_final_stats=1 |& grep -v -e "^stat::\(new\|slowest\|peak\)" -e '^$'
+done
