@@ -16,6 +16,9 @@
 // Errors:  start() fails only if no sequence can begin. A file of another cache or preset, a damaged file and a full cache are
 //          misses, with a sentence in statistics(). A failed keep() leaves what is stored, except for what had to make room.
 //          Foreign and damaged files stay in the folder and are counted.
+// Tier:    with `remote`, every file that is saved is handed to it, and start() asks it for a longer prefix than the folder has. A
+//          file that it brings counts as one that was saved. Its failures are misses, with a sentence in statistics(). After a
+//          file of a cache with other settings it is not asked any more.
 // Memory:  memory_bytes bounds tables and the tokens of trunks. Beside it are 128 KiB, and 4 bytes per token during a call.
 // Cost:    start(): one pass over the tokens, a look-up for each length that is stored, then a fork or a load. Cold.
 // Threads: one call at a time. Calls save, load, fork and end sequences, so no other thread may be in a call of their shards.
@@ -70,6 +73,10 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
                 return static_cast<std::uint64_t>(
                     std::chrono::duration_cast<std::chrono::seconds>(now).count());
             };
+        if (c.remote != nullptr && c.folder.empty())
+            return status::failure(
+                errc::invalid_argument,
+                "prefix store: folder is empty and remote is set; valid: a folder for what it brings");
         prefix_store store(cache, std::move(c), std::move(ops));
         if (store.folder_.there())
             if (status s = store.find_files(); !s) return s;
@@ -88,7 +95,9 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
     /// output of the last one. The sequence is the engine's, which feeds the rest and ends it.
     [[nodiscard, gnu::cold]] result<started_sequence> start(std::span<const std::uint32_t> prompt,
                                                             const prefix_space& space = {}) {
-        const auto found = find(prompt.first(prompt.empty() ? 0 : prompt.size() - 1), space);
+        const auto wanted = prompt.first(prompt.empty() ? 0 : prompt.size() - 1);
+        auto found = find(wanted, space);
+        if (fetch(prompt, space, found.matches)) found = find(wanted, space);
         started_sequence start;
         std::vector<prefix_id> failed; // with fewer tokens they would fail again
         for (const prefix_match& m : found.matches) {
@@ -110,6 +119,12 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         counts_.tokens_prefilled += prompt.size() - start.tokens;
         counts_.tokens_prefilled_again += std::max(found.evicted, start.tokens) - start.tokens;
         return start;
+    }
+
+    /// Tokens of a prompt that start() would find here, by their hashes: without the tier behind the folder.
+    [[nodiscard, gnu::cold]] std::size_t held(std::span<const std::uint32_t> prompt,
+                                              const prefix_space& space = {}) const {
+        return longest(find(prompt.first(prompt.empty() ? 0 : prompt.size() - 1), space).matches);
     }
 
     /// Stores a sequence under the tokens that it has, and returns the name of what is stored. The sequence stays the engine's and
@@ -248,6 +263,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         std::string path{};                ///< empty: no file
         std::uint64_t bytes = 0;           ///< of the file
         file_is is = file_is::untried;
+        bool brought = false; ///< by the tier, in this run
     };
     /// What a call works on is no victim.
     struct in_use {
@@ -314,6 +330,62 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
                          });
         return found;
     }
+    [[nodiscard]] static std::size_t longest(std::span<const prefix_match> matches) noexcept {
+        return matches.empty() ? 0 : matches.front().tokens;
+    }
+    /// Asks the tier behind the folder for a prefix that is longer by `remote_gain`. Whether there is one now.
+    [[nodiscard]] bool fetch(std::span<const std::uint32_t> prompt, const prefix_space& space,
+                             std::span<const prefix_match> matches) {
+        const std::size_t gain = std::max<std::size_t>(config_.remote_gain, 1), here = longest(matches);
+        if (config_.remote == nullptr || tier_is_foreign_ || prompt.size() < here + gain) return false;
+        const auto path = folder_.new_path(Hash::begin(config_.model, space));
+        if (!path) return refuse(path.error()), false;
+        const auto got = config_.remote->fetch({.tokens = prompt,
+                                                .space = space,
+                                                .model = config_.model,
+                                                .beyond = here + gain - 1,
+                                                .most_bytes = room()},
+                                               *path);
+        if (!got) return refuse(got.error()), false;
+        if (*got == 0) return false;
+        if (status s = adopt(*path, space); !s) {
+            static_cast<void>(folder_.remove(*path));
+            return refuse(s), false;
+        }
+        ++counts_.fetched;
+        return true;
+    }
+    /// Bytes that a file may have which is brought.
+    [[nodiscard]] std::uint64_t room() {
+        const auto free = folder_.free_bytes();
+        const std::uint64_t there = free ? *free : 0, written = folder_.written(today());
+        return std::min({config_.file_bytes, there - std::min(there, config_.free_bytes),
+                         config_.write_bytes_per_day - std::min(config_.write_bytes_per_day, written)});
+    }
+    /// A file that came into the folder.
+    [[nodiscard]] status adopt(const std::string& path, const prefix_space& space) {
+        auto label = folder_.read(path, nullptr);
+        if (!label) return label.error();
+        if (label->model != config_.model || label->space != space)
+            return status::failure(errc::file_refused, "prefix store: the file that came is another prefix");
+        const prefix_id id = next_id_++;
+        const in_use mine(*this, id);
+        stored& e = all_[id];
+        e = {.label = *std::move(label),
+             .rank = {.used = ++uses_},
+             .path = path,
+             .bytes = folder_.bytes_of(path),
+             .brought = true};
+        index_.add(id, e.label);
+        file_bytes_ += e.bytes;
+        folder_.wrote(today(), e.bytes);
+        status s = fit_files();
+        if (s) s = fit_memory();
+        if (s) return s;
+        forget_file(e);
+        leave(id);
+        return s;
+    }
     /// The tokens that a file has.
     [[nodiscard]] std::optional<std::vector<std::uint32_t>> read_text(prefix_id id) {
         const stored& e = all_.at(id);
@@ -342,6 +414,14 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
     /// is not tried again.
     void lost(prefix_id id, const status& why) {
         refuse(why);
+        if (stored& e = all_.at(id);
+            e.brought && (why.code() == errc::file_refused || why.code() == errc::corrupt)) {
+            tier_is_foreign_ = tier_is_foreign_ ||
+                               why.code() == errc::file_refused; // it would bring such files again and again
+            discard_file(e);
+            if (!e.trunk) leave(id);
+            return;
+        }
         if (why.code() == errc::file_refused) all_.at(id).is = file_is::refused;
         if (why.code() != errc::absent && why.code() != errc::corrupt) return;
         if (why.code() == errc::corrupt) ++counts_.damaged_files;
@@ -465,7 +545,9 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
             s = too_large(e.bytes);
         if (s) s = fit_files();
         if (s) s = keep_free(0);
-        if (!s) discard_file(e);
+        if (!s) return discard_file(e), s;
+        if (config_.remote != nullptr)
+            if (status put = config_.remote->put(e.path, e.label, tokens); !put) refuse(put);
         return s;
     }
     /// A save failed. If the file had its name by then, it goes; and `before` with it, if the file was its own and is not any more.
@@ -658,6 +740,7 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
     std::vector<prefix_id> in_use_;
     prefix_id next_id_ = 1;
     std::uint64_t uses_ = 0, file_bytes_ = 0;
+    bool tier_is_foreign_ = false; ///< it brought a file of a cache with other settings
     prefix_statistics counts_;
 };
 

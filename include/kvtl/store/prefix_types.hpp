@@ -5,6 +5,7 @@
 #include <kvtl/save/saved.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/store/prefix_hash.hpp>
+#include <kvtl/store/prefix_tier.hpp>
 #include <kvtl/store/victim_order.hpp>
 #include <kvtl/views.hpp>
 
@@ -41,6 +42,9 @@ struct prefix_store_config {
     std::size_t memory_bytes = std::size_t{64} << 20; ///< of tables, and of the tokens of trunks
     std::uint32_t rewind_tokens = 4;        ///< that start() may take back from the end of a prefix; 0: none
     std::function<std::uint64_t()> clock{}; ///< seconds since 1970; empty: the system's
+    prefix_tier* remote =
+        nullptr; ///< behind the folder, such as remote_tier; it must outlive the store; null: none
+    std::size_t remote_gain = 64; ///< tokens more than the folder has, for which the tier is asked
 };
 
 /// Names a stored prefix while the store is open. 0 names none.
@@ -79,6 +83,7 @@ struct prefix_statistics {
     std::uint64_t refused = 0; ///< forks, loads, rewinds and writes that failed, the last with this sentence
     std::string last_refusal{};
     std::uint64_t foreign_files = 0, damaged_files = 0; ///< that were found in the folder, and left alone
+    std::uint64_t fetched = 0;                          ///< files that the tier behind the folder brought
 
     std::size_t prefixes = 0, trunks = 0, files = 0; ///< now
     std::uint64_t file_bytes = 0;
