@@ -2,8 +2,8 @@
 # lies below include/ and share/. Everything is in component `kvtl`, apart from what bash completes in component
 # `kvtl_completions` (completion.cmake) and programs that others may install.
 #
-# kvtl::uring and kvtl::calibrate have export sets of their own: where liburing or Eigen is missing on the user's machine
-# the package still loads and offers kvtl::kvtl alone.
+# kvtl::uring, kvtl::calibrate and kvtl::tls have export sets of their own: where liburing, Eigen or OpenSSL is missing on
+# the user's machine the package still loads and offers kvtl::kvtl alone.
 set(_kvtl_cmake_dir "${CMAKE_INSTALL_DATADIR}/cmake/kvtl")
 set(_kvtl_pc_dir "${CMAKE_INSTALL_DATADIR}/pkgconfig")
 
@@ -12,6 +12,10 @@ install(EXPORT kvtl-targets NAMESPACE kvtl:: DESTINATION "${_kvtl_cmake_dir}" CO
 if(TARGET kvtl_uring)
     install(TARGETS kvtl_uring EXPORT kvtl-uring-targets FILE_SET HEADERS COMPONENT kvtl)
     install(EXPORT kvtl-uring-targets NAMESPACE kvtl:: DESTINATION "${_kvtl_cmake_dir}" COMPONENT kvtl)
+endif()
+if(TARGET kvtl_tls)
+    install(TARGETS kvtl_tls EXPORT kvtl-tls-targets FILE_SET HEADERS COMPONENT kvtl)
+    install(EXPORT kvtl-tls-targets NAMESPACE kvtl:: DESTINATION "${_kvtl_cmake_dir}" COMPONENT kvtl)
 endif()
 if(TARGET kvtl_calibrate_headers)
     install(TARGETS kvtl_calibrate_headers EXPORT kvtl-calibrate-targets FILE_SET HEADERS COMPONENT kvtl)

@@ -109,7 +109,7 @@ install_missing() {
 
 wanted=(g++ cmake ninja-build pkg-config python3
     libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev
-    libcpp-httplib-dev redis-server)
+    libcpp-httplib-dev libssl-dev redis-server)
 processor=
 for argument in "$@"; do
     case $argument in

@@ -77,6 +77,7 @@ check_tidy() {
         for header in "$folder"/*.hpp; do
             case $header in
             */uring_file.hpp) pkg-config --exists 'liburing >= 2.3' 2>/dev/null || { echo "  no liburing: $header left out" && continue; } ;;
+            */tls_stream.hpp) pkg-config --exists 'openssl >= 3' 2>/dev/null || { echo "  no OpenSSL: $header left out" && continue; } ;;
             */calibration/fit/*) pkg-config --exists eigen3 2>/dev/null || { echo "  no Eigen: $header left out" && continue; } ;;
             esac
             echo "#include <${header#include/}>"

@@ -37,6 +37,11 @@ while read -r file; do
     *) breach "$file: includes liburing; only include/kvtl/io/uring_file.hpp may" ;;
     esac
 done < <(including 'liburing[/.]')
+while read -r file; do
+    case $file in include/kvtl/store/tls_stream.hpp | '') ;;
+    *) breach "$file: includes OpenSSL; only include/kvtl/store/tls_stream.hpp may" ;;
+    esac
+done < <(including 'openssl/ssl')
 
 while read -r file; do
     case $file in include/kvtl/calibration/fit/dense_algebra.hpp | '') ;;

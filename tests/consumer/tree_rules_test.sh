@@ -51,6 +51,7 @@ bash "$rules" "$work" covered.txt >/dev/null
 
 fresh; echo '#include <xsimd/xsimd.hpp>' >>include/kvtl/a.hpp;         expect 'a.hpp: includes xsimd'
 fresh; echo '#  include "liburing.h"' >examples/x.cpp;                 expect 'x.cpp: includes liburing'
+fresh; echo '#include <openssl/ssl.h>' >examples/x.cpp;                expect 'x.cpp: includes OpenSSL'
 fresh; echo '#include <Eigen/Core>' >>include/kvtl/a.hpp;              expect 'a.hpp: includes Eigen'
 fresh; rm -r include/*;                                                expect 'include/: no header found'
 fresh; cp include/kvtl/a.hpp include/kvtl/a.h; echo kvtl/a.h >>covered.txt; expect 'only .hpp files belong below include/'
