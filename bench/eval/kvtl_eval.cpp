@@ -70,6 +70,7 @@ struct arguments {
     std::string gates;
     std::string votes;
     std::string probe{engine::default_probe};
+    std::string lookahead;
     bool probe_true = false;
     std::size_t probe_earlier = 0;
     std::string json_file;
@@ -124,6 +125,8 @@ void define_options(CLI::App& app, arguments& a) {
         "writes one; default: all vote)");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
+    app.add_option("--lookahead", a.lookahead,
+                   "file of a trained lookahead (bench/train_gates) instead of the probe's text");
     app.add_flag("--probe-true", a.probe_true,
                  "instead, what really follows the prompt: what a perfect guess of it would give");
     app.add_option("--probe-earlier", a.probe_earlier,
@@ -175,6 +178,7 @@ void check(const arguments& a) {
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(!a.probe.empty(), "--probe: the text is empty");
+    require(a.lookahead.empty() || !a.probe_true, "--lookahead: valid: without --probe-true");
     require(!a.probe_true || !a.task.question_aware,
             "--probe-true: nothing follows what is prefilled; valid: without --question-aware");
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
@@ -347,7 +351,9 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
                     {"memory of a cache", cell(a.memory_mib, "%g MiB")},
                     {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"probe of policies that look ahead", a.probe_true ? "what follows" : a.probe}};
+                    {"probe of policies that look ahead", a.probe_true             ? "what follows"
+                                                         : !a.lookahead.empty() ? a.lookahead
+                                                                                : a.probe}};
     const auto on_file =
         std::find_if(rows.begin(), rows.end(), [](const auto& r) { return !r.error && r.io != "memory"; });
     report.facts.emplace_back("device", on_file == rows.end() ? "memory"
@@ -443,8 +449,12 @@ void run(const arguments& a) {
         const engine::signal_hold hold;
         return engine::thread_pool(a.threads);
     }();
+    const engine::trained_lookahead ahead =
+        a.lookahead.empty() ? engine::trained_lookahead{}
+                            : engine::insist(engine::read_lookahead(a.lookahead, model));
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
     evaluator.look_ahead(a.probe_true ? "" : a.probe, a.probe_earlier);
+    if (!a.lookahead.empty()) evaluator.look_ahead(ahead);
     print_header(a, options.shape, named, lines.contenders);
     std::FILE* const out = a.json_file == "-" || a.csv_file == "-" ? stderr : stdout;
     std::vector<eval::row> rows;

@@ -52,6 +52,7 @@ struct arguments : engine::run_options {
     std::string trace_file;
     std::string tuned;
     std::string probe{engine::default_probe};
+    std::string lookahead;
     std::size_t context = 0;
     bool interactive = false;
     bool least_memory = false;
@@ -69,6 +70,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
         ->capture_default_str();
+    app.add_option("--lookahead", a.lookahead,
+                   "file of a trained lookahead (bench/train_gates) instead of the probe's text");
     app.add_option(
         "--record-trace", a.trace_file,
         "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
@@ -249,8 +252,12 @@ void run(const arguments& a) {
         // Memory for what survives is promised when the whole prompt is seen at once.
         const std::size_t pass = a.prefill_chunk.value_or(
             engine::policy_wants(a.policy).evicts ? options.max_tokens : std::size_t{512});
+        const engine::trained_lookahead ahead =
+            a.lookahead.empty() ? engine::trained_lookahead{}
+                                : engine::insist(engine::read_lookahead(a.lookahead, model));
         engine::transformer transformer(model, used, pool, pass);
         transformer.look_ahead(engine::continuation(words, a.probe));
+        if (!a.lookahead.empty()) transformer.look_ahead(ahead);
         if (a.interactive) {
             const auto name = "tokenizer.chat_template";
             engine::transformer_chat chat(transformer, words, used,

@@ -10,7 +10,10 @@
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
 
+#include <kvtl/status.hpp>
+
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,5 +31,22 @@ inline constexpr std::string_view default_probe = "Question: What does the docum
                                                             std::span<const token_id> prompt,
                                                             std::span<const token_id> probe,
                                                             std::size_t earlier = 0);
+
+/// LookaheadKV: what bench/train_gates/train_eviction.py trains. Deviation: the addition makes the queries that score,
+/// and not those by which the vectors attend each other and the prompt.
+struct trained_lookahead {
+    std::uint32_t vectors = 0, rank = 0;
+    std::vector<float> rows;     ///< (vectors, width), as embeddings of tokens behind the prompt
+    std::vector<float> down, up; ///< (L, rank, width), (L, HQ * D, rank): q += up down x, before RoPE
+};
+
+/// Reads a file: "KVTLLOOK", the model's fingerprint (u64), version 1, layers, width, HQ * D, vectors and rank (u32 each),
+/// then f32, little-endian: rows, and layer by layer down and up.
+[[nodiscard]] kvtl::result<trained_lookahead> read_lookahead(const std::string& path, const model& m);
+
+/// Of every layer the queries (vectors, HQ, D) of a trained lookahead behind `prompt`. Throws run_failure.
+[[nodiscard]] std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
+                                                            std::span<const token_id> prompt,
+                                                            const trained_lookahead& ahead);
 
 } // namespace engine

@@ -87,8 +87,12 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
                                             const std::function<void(std::size_t)>& progress, bool ends) {
     std::size_t done = 0;
     std::size_t n = 0;
-    if (position_ == 0 && !probe_.empty() && contains(wants_.inputs, kvtl::engine_input::probe))
-        probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_);
+    if (position_ == 0 && contains(wants_.inputs, kvtl::engine_input::probe)) {
+        if (ahead_ != nullptr)
+            probe_queries_ = probe_queries(model_, pool_, tokens, *ahead_);
+        else if (!probe_.empty())
+            probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_);
+    }
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
         embed(tokens.subspan(done, n));
@@ -98,6 +102,12 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     }
     probe_queries_.clear();
     return logits_of_last(n);
+}
+
+void transformer::prefill(std::span<const token_id> tokens, std::span<const float> rows) {
+    embed(tokens);
+    x_.insert(x_.end(), rows.begin(), rows.end());
+    run_layers(phase::prompt, tokens.size() + rows.size() / model_.hyper().width, true);
 }
 
 std::span<const float> transformer::step(token_id token) {

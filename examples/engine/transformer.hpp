@@ -24,6 +24,8 @@
 
 namespace engine {
 
+struct trained_lookahead;
+
 class transformer {
   public:
     /// All three must outlive it. `chunk` is the most tokens that pass through the layers together.
@@ -42,12 +44,18 @@ class transformer {
                                    const std::function<void(std::size_t)>& progress = nullptr,
                                    bool ends = true);
 
+    /// A whole prompt with rows (., width) behind it that stand for tokens. Throws run_failure.
+    void prefill(std::span<const token_id> tokens, std::span<const float> rows);
+
     /// From now on the cache is told, where it wants that, what these tokens would look for behind a prompt
     /// that begins a sequence (lookahead.hpp), from so many positions earlier.
     void look_ahead(std::vector<token_id> probe, std::size_t earlier = 0) {
         probe_ = std::move(probe);
         probe_earlier_ = earlier;
+        ahead_ = nullptr;
     }
+    /// Likewise, with a trained lookahead, which must outlive the transformer.
+    void look_ahead(const trained_lookahead& ahead) { ahead_ = &ahead; }
 
     /// Appends one token and returns the logits behind it, valid until the next call. Throws run_failure.
     std::span<const float> step(token_id token);
@@ -84,6 +92,7 @@ class transformer {
     std::vector<float> cosine_, sine_; ///< (T, pairs)
     std::vector<token_id> probe_;
     std::size_t probe_earlier_ = 0;
+    const trained_lookahead* ahead_ = nullptr;
     std::vector<std::vector<float>> probe_queries_; ///< (L) of (P, HQ, D), while the prompt passes
     std::vector<kvtl::status> per_shard_;
 };

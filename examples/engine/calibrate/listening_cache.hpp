@@ -54,7 +54,8 @@ class listening_cache final : public kv_cache {
     [[nodiscard]] unsigned shards() const noexcept override { return 1; }
     [[nodiscard]] cache_wants wants() const noexcept override {
         cache_wants w;
-        if (with_k_pre_) w.inputs = kvtl::engine_input::k_pre;
+        w.inputs = kvtl::engine_input::x;
+        if (with_k_pre_) w.inputs = w.inputs | kvtl::engine_input::k_pre;
         return w;
     }
 

@@ -76,6 +76,8 @@ class evaluator {
     /// What policies that look ahead are told the future is like, instead of engine::default_probe. Empty: what follows in
     /// the example. `earlier`: by queries that are turned back by so many positions, for comparison.
     void look_ahead(std::string_view text, std::size_t earlier = 0);
+    /// Likewise, by a trained lookahead, which must outlive the evaluator.
+    void look_ahead(const engine::trained_lookahead& ahead) { transformer_.look_ahead(ahead); }
 
     /// Runs the full model. Throws run_failure.
     void record(const task& of, const example& e);

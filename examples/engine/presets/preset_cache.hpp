@@ -186,16 +186,13 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                                    "--calibration: policy " + o.policy +
                                        " needs a file of bases (kvtl-calibrate writes one)");
         if constexpr (has_gates) {
-            if (o.gates.empty())
-                return kvtl::error(kvtl::errc::unsupported,
-                                   "--gates: policy " + o.policy +
-                                       " needs a file with the weights of its gates "
-                                       "(kvtl/calibration/gate_weights.hpp lays it out; kvtl-calibrate fits "
-                                       "those of locret)");
-            auto read = read_gates(o.gates);
+            auto path = o.gates.empty() ? find_gates(o) : kvtl::result<std::string>(o.gates);
+            if (!path) return path.error();
+            auto read = read_gates(*path);
             if (!read) return read.error();
             prepared.gates = std::move(*read);
             c.retention.weights = prepared.gates; // moved with it: a vector's bytes stay where they are
+            c.retention.model = o.fingerprint;
         }
         if constexpr (heads_vote)
             if (!o.votes.empty()) {

@@ -2,11 +2,15 @@
 #include "presets/preset_parts.hpp"
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/calibration/gate_weights.hpp>
 #include <kvtl/io/backends.hpp>
+
+#include "gates.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -53,6 +57,23 @@ kvtl::result<std::string> find_trained(const cache_options& o, std::uint32_t kin
                       "no trained bases of compressor.rate %g ship for this model; valid: %.100s",
                       static_cast<double>(rate), valid.c_str());
     return kvtl::error(kvtl::errc::unsupported, "--gates: policy " + o.policy + " needs a file: " + text);
+}
+
+kvtl::result<std::string> find_gates(const cache_options& o) {
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator(KVTL_DATA_DIR, none)) {
+        if (o.fingerprint == 0 || !file.path().filename().string().ends_with("." + o.policy + ".gates"))
+            continue;
+        const auto bytes = read_gates(file.path().string());
+        if (!bytes || bytes->size() < sizeof(kvtl::gate_header)) continue;
+        kvtl::gate_header h;
+        std::memcpy(&h, bytes->data(), sizeof h);
+        if (h.model == o.fingerprint) return file.path().string();
+    }
+    return kvtl::error(kvtl::errc::unsupported,
+                       "--gates: policy " + o.policy +
+                           " needs a file with the weights of its gates: none ship for this model "
+                           "(bench/train_gates trains them; kvtl-calibrate fits those of locret)");
 }
 
 } // namespace engine

@@ -18,4 +18,7 @@ namespace engine {
 /// there are when it is none of them.
 [[nodiscard]] kvtl::result<std::string> find_trained(const cache_options& o, std::uint32_t kinds, float rate);
 
+/// Of the files POLICY.gates that ship, the one that was trained for this model.
+[[nodiscard]] kvtl::result<std::string> find_gates(const cache_options& o);
+
 } // namespace engine

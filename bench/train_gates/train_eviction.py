@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+"""Train what decides which entries a cache keeps, for the model of a GGUF file.
+
+  train_eviction.py --method trim|global|locret|lookahead|share --gguf MODEL --data DIR --out FILE [--minutes 5]
+
+trim       TRIM-KV: per layer an MLP on the layer's input, log beta = logsigmoid(out) for every KV head. While training,
+           attention to an entry is multiplied by beta^age. Loss: KL from the frozen model and cross entropy, weighted as
+           the model's own training was, and --pressure times max(0, sum_j beta_j^age - M) / M, the mean over time, heads
+           and layers; M is --capacity.
+global     "Make Each Token Count": as trim, but a head's hidden units are its own, one projection that all heads and
+           layers share makes the number of them, and M counts the mean entry of a head over all heads and layers.
+locret     Locret: an MLP on q, k (after RoPE) and v. Target: the largest score before softmax that the last --observers
+           queries of the group give an entry. Smooth L1, and .0025 times the mean square between neighbours.
+lookahead  LookaheadKV: learned vectors behind the prompt, and a low-rank addition to their query projections. Target: the
+           mean attention of the last --observers tokens to the entries before them; loss: KL, mean over heads and layers.
+share      "Stochastic KV Routing": the model itself goes on training; in every step each layer reads its own keys and
+           values or, with probability 1/2, those that the layer below reads. Writes a GGUF file.
+
+All but share leave the model as it is. The rate of Adam rises over 50 steps, then falls as a cosine of the time; FILE is
+written once a minute and at the end. Runs on a GPU if there is one.
+"""
+# SPDX-License-Identifier: MIT
+import argparse, math, multiprocessing as mp, os, struct, sys, time
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import calibration
+import gate_blob
+import gguf
+import model as M
+from tasks import Gen
+
+MIX = [("plain", .28), ("repeat", .06), ("needle", .16), ("multi", .32), ("vt", .18)]
+
+
+# ---- the model, fp32 with a place for what attention does ------------------------------------------
+def split_heads(x, heads):
+    """[B,T,heads*d] -> [B,heads,T,d]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def turned(x, cs, sn):
+    """x [B,H,T,d] rotated by neighbouring pairs; cs, sn [T,d/2]"""
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cs - b * sn, a * sn + b * cs), -1).flatten(-2)
+
+
+def norm(x, w, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+
+def projected(m, l, h, first=0):
+    """q [B,H,T,d], k, v [B,KV,T,d] of layer l for its input h [B,T,D], whose first token is number `first`."""
+    c, T = m.c, h.shape[1]
+    cs, sn = m.cs[first:first + T], m.sn[first:first + T]
+    q, k, v = split_heads(h @ m.wq[l].t(), c.heads), split_heads(h @ m.wk[l].t(), c.kv), split_heads(h @ m.wv[l].t(), c.kv)
+    return turned(q, cs, sn), turned(k, cs, sn), v
+
+
+def behind(m, l, x, a):
+    """The residual stream after attention's output a [B,H,T,d]."""
+    x = x + a.transpose(1, 2).flatten(2) @ m.wo[l].t()
+    h = norm(x, m.n2[l], m.c.eps)
+    return x + (F.silu(h @ m.wg[l].t()) * (h @ m.wu[l].t())) @ m.wd[l].t()
+
+
+def causal(q, k, v):
+    r = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(r, 1), v.repeat_interleave(r, 1)
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    T = q.shape[2]
+    s = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return torch.softmax(s.masked_fill(torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1), -math.inf), -1) @ v
+
+
+def run(m, ids, attend):
+    """Logits [B,T,V]. attend(layer, h, q, k, v) -> [B,H,T,d], h the layer's input after its norm."""
+    x = F.embedding(ids, m.emb)
+    for l in range(m.c.layers):
+        h = norm(x, m.n1[l], m.c.eps)
+        x = behind(m, l, x, attend(l, h, *projected(m, l, h)))
+    return norm(x, m.nf, m.c.eps) @ m.emb.t()
+
+
+# ---- gates ---------------------------------------------------------------------------------------
+class Gates(nn.Module):
+    """act(x W1 + b1) W2 + b2 of every layer. `shared`: the hidden units are divided among the heads, and one row of
+    weights makes the number of every head's units."""
+    def __init__(self, layers, heads, inputs, hidden, bias, shared=False):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(layers, hidden, inputs) / math.sqrt(inputs))
+        self.b1 = nn.Parameter(torch.zeros(layers, hidden))
+        self.shared, self.heads = shared, heads
+        rows, width = ((), hidden // heads) if shared else ((layers, heads), hidden)
+        self.w2 = nn.Parameter(torch.randn(*rows, width) * .1 / math.sqrt(width))
+        self.b2 = nn.Parameter(torch.full(rows, float(bias)))
+
+    def forward(self, l, x):
+        """[B,T,N] -> [B,heads,T]"""
+        y = F.silu(x @ self.w1[l].t() + self.b1[l])
+        if self.shared:
+            return (y.unflatten(-1, (self.heads, -1)) @ self.w2 + self.b2).transpose(1, 2)
+        return (y @ self.w2[l].t() + self.b2[l]).transpose(1, 2)
+
+    def write(self, path, model):
+        w1, b1, w2, b2 = (p.detach().cpu().numpy() for p in (self.w1, self.b1, self.w2, self.b2))
+        if self.shared:                    # a head's row is the shared one at its own units, 0 at the others'
+            row, w2 = w2, np.zeros((len(w1), self.heads, w1.shape[1]), np.float32)
+            for h in range(self.heads):
+                w2[:, h, h * len(row):(h + 1) * len(row)] = row
+            b2 = np.full((len(w1), self.heads), b2, np.float32)
+        gate_blob.write(path, model, w1, b1, w2, b2)
+
+
+class Decay:
+    """Attention whose entries fade by beta^age; `held` gets sum_j beta_j^age of every layer, [B,KV,T]."""
+    def __init__(self, gates, T, dev):
+        self.gates, self.held, self.betas = gates, [], []
+        at = torch.arange(T, device=dev)
+        self.age = (at[:, None] - at[None]).float()
+        self.later = self.age < 0
+
+    def __call__(self, l, h, q, k, v):
+        log_beta = F.logsigmoid(self.gates(l, h))                                          # [B,KV,T]
+        fade = (log_beta[:, :, None] * self.age).masked_fill(self.later, -math.inf)         # [B,KV,T,T]
+        self.held.append(fade.exp().sum(-1))
+        self.betas.append(log_beta.detach())
+        B, H, T, d = q.shape
+        kv = k.shape[1]
+        q = q.reshape(B, kv, -1, d)                        # the group's heads one behind the other: [B,KV,r*T,d]
+        s = (q @ k.transpose(-1, -2) / math.sqrt(d)).view(B, kv, -1, T, T) + fade[:, :, None]
+        return (torch.softmax(s, -1).view(B, kv, -1, T) @ v).view(B, H, T, d)
+
+
+class Retention:
+    """trim, global"""
+    def __init__(self, a, m, dev):
+        self.a, self.m = a, m
+        self.parts = Gates(m.c.layers, m.c.kv, m.c.d, a.hidden, 8.0, a.method == "global").to(dev)
+        self.decay = Decay(self.parts, a.length, dev)
+
+    def loss(self, x, y, w):
+        m, a = self.m, self.a
+        with torch.no_grad():
+            teacher = torch.log_softmax(run(m, x, lambda l, h, q, k, v: causal(q, k, v)), -1)
+        self.decay.held, self.decay.betas = [], []
+        own = torch.log_softmax(run(m, x, self.decay), -1)
+        kl = ((teacher.exp() * (teacher - own)).sum(-1) * w).sum() / w.sum()
+        ce = -(own.gather(-1, y[..., None])[..., 0] * w).sum() / w.sum()
+        held = torch.stack(self.decay.held)                                               # [L,B,KV,T]
+        if a.method == "global":
+            held = held.mean((0, 2))
+        over = F.relu(held / a.capacity - 1).mean()
+        self.note = lambda: "kl %.4f ce %.4f over %.3f held %.0f" % (kl, ce, over, held[..., -1].mean())
+        return kl + ce + a.pressure * over
+
+    def write(self):
+        self.parts.write(self.a.out, self.a.gguf)
+
+
+class Locret:
+    def __init__(self, a, m, dev):
+        self.a, self.m = a, m
+        self.parts = Gates(m.c.layers, m.c.kv, (m.c.heads + 2 * m.c.kv) * m.c.hd, a.hidden, 0.0).to(dev)
+
+    def loss(self, x, y, w):
+        n, total = self.a.observers, []
+        at = self.a.length - n
+        seen = []
+
+        def attend(l, h, q, k, v):
+            seen.append((q, k, v))
+            return causal(q, k, v)
+        with torch.no_grad():
+            run(self.m, x, attend)
+        right = 0.0
+        for l, (q, k, v) in enumerate(seen):
+            kv = k.shape[1]
+            with torch.no_grad():
+                asks = q[:, :, at:].reshape(len(x), kv, -1, q.shape[-1])
+                target = (asks @ k[:, :, :at].transpose(-1, -2) / math.sqrt(q.shape[-1])).amax(2)
+                row = torch.cat([t[:, :, :at].transpose(1, 2).flatten(2) for t in (q, k, v)], -1)
+            out = self.parts(l, row)
+            total.append(F.smooth_l1_loss(out, target) + .0025 * (out[..., 1:] - out[..., :-1]).pow(2).mean())
+            best = lambda s: torch.zeros_like(s).scatter_(-1, s.topk(at // 10, -1).indices, 1.0)
+            right = right + (best(out.detach()) * best(target)).sum() / (at // 10 * target.shape[0] * kv)
+        self.note = lambda: "of the best tenth found %.3f" % (float(right) / len(seen))
+        return torch.stack(total).mean()
+
+    def write(self):
+        self.parts.write(self.a.out, self.a.gguf)
+
+
+class Lookahead:
+    def __init__(self, a, m, dev):
+        self.a, self.m, c = a, m, m.c
+        self.parts = nn.Module()
+        self.parts.tokens = nn.Parameter(m.emb[torch.randint(260, c.vocab, (a.vectors,))].detach().cpu().clone())
+        self.parts.down = nn.Parameter(torch.randn(c.layers, a.rank, c.d) / math.sqrt(c.d))
+        self.parts.up = nn.Parameter(torch.zeros(c.layers, c.heads * c.hd, a.rank))
+        self.parts.to(dev)
+
+    def loss(self, x, y, w):
+        m, p, at, seen = self.m, self.parts, self.a.length - self.a.observers, []
+
+        def attend(l, h, q, k, v):
+            seen.append((q, k, v))
+            return causal(q, k, v)
+        with torch.no_grad():
+            run(m, x, attend)
+        n, losses = len(p.tokens), []
+        s = p.tokens[None].expand(len(x), -1, -1)
+        for l, (q, k, v) in enumerate(seen):
+            scale = 1 / math.sqrt(q.shape[-1])
+            r = q.shape[1] // k.shape[1]
+            with torch.no_grad():                              # [B,H,at], of each head
+                keys = k.repeat_interleave(r, 1)
+                T = x.shape[1]
+                all_ = q[:, :, at:] @ keys.transpose(-1, -2) * scale
+                all_ = all_.masked_fill(torch.ones(T - at, T, dtype=torch.bool, device=x.device).triu(at + 1), -math.inf)
+                truth = torch.softmax(all_, -1)[..., :at].mean(2)
+                truth = truth / truth.sum(-1, keepdim=True)
+            h = norm(s, m.n1[l], m.c.eps)
+            own_q, own_k, own_v = projected(m, l, h, at)
+            asks = own_q + turned(split_heads(h @ p.down[l].t() @ p.up[l].t(), m.c.heads), m.cs[at:at + n], m.sn[at:at + n])
+            guess = torch.softmax(asks @ keys[:, :, :at].transpose(-1, -2) * scale, -1).mean(2)
+            losses.append((truth * ((truth + 1e-9).log() - (guess + 1e-9).log())).sum(-1).mean())
+            k_all = torch.cat((keys[:, :, :at], own_k.repeat_interleave(r, 1)), 2)
+            v_all = torch.cat((v[:, :, :at], own_v), 2).repeat_interleave(r, 1)
+            t = own_q @ k_all.transpose(-1, -2) * scale
+            t = t.masked_fill(torch.ones(n, at + n, dtype=torch.bool, device=x.device).triu(at + 1), -math.inf)
+            s = behind(m, l, s, torch.softmax(t, -1) @ v_all)
+        each = torch.stack(losses)
+        self.note = lambda: "by layer " + " ".join("%.3f" % float(z) for z in each)
+        return each.mean()
+
+    def write(self):
+        """"KVTLLOOK", fingerprint, then u32 version, layers, width, query numbers, vectors, rank; then f32: the vectors
+        (n, D), and by layer down (rank, D) and up (HQ d, rank)."""
+        p = [t.detach().cpu().numpy().astype("<f4") for t in (self.parts.tokens, self.parts.down, self.parts.up)]
+        head = struct.pack("<8sQ6I", b"KVTLLOOK", calibration.fingerprint(self.a.gguf), 1, len(p[1]), p[0].shape[1], p[2].shape[1],
+                           len(p[0]), p[1].shape[1])
+        with open(self.a.out + ".part", "wb") as f:
+            f.write(head + p[0].tobytes() + b"".join(d.tobytes() + u.tobytes() for d, u in zip(p[1], p[2])))
+        os.replace(self.a.out + ".part", self.a.out)
+
+
+class Share:
+    def __init__(self, a, m, dev):
+        self.a, self.m, self.parts = a, m, m
+        self.draw = np.random.default_rng(a.seed + 17)
+
+    def loss(self, x, y, w):
+        own = self.draw.random(self.m.c.layers) < .5
+        own[0] = True
+        last = [None]
+
+        def attend(l, h, q, k, v):
+            if own[l]:
+                last[0] = k, v
+            return causal(q, *last[0])
+        nll = F.cross_entropy(run(self.m, x, attend).flatten(0, 1), y.flatten(), reduction="none").view_as(w)
+        text, answer = w == 1, w >= 2
+        self.note = lambda: "own %s text %.3f answers %.3f" % ("".join("01"[int(o)] for o in own),
+                                                               (nll * text).sum() / text.sum().clamp(min=1),
+                                                               (nll * answer).sum() / answer.sum().clamp(min=1))
+        return (nll * w).sum() / w.sum()
+
+    @torch.no_grad()
+    def judge(self, batches):
+        """Nats of text and of answers with 6, 3 and 2 caches."""
+        for every in (1, 2, 3):
+            sums = np.zeros(4)
+            for x, y, w in batches:
+                last = [None]
+
+                def attend(l, h, q, k, v):
+                    if l % every == 0:
+                        last[0] = k, v
+                    return causal(q, *last[0])
+                nll = F.cross_entropy(run(self.m, x, attend).flatten(0, 1), y.flatten(), reduction="none").view_as(w)
+                for i, part in enumerate((w == 1, w >= 2)):
+                    sums[2 * i:2 * i + 2] += float((nll * part).sum()), float(part.sum())
+            print("held out, %d caches: text %.4f answers %.4f nats" % (
+                -(-self.m.c.layers // every), sums[0] / sums[1], sums[2] / max(1, sums[3])), flush=True)
+
+    def write(self):
+        gguf.with_tensors(self.a.out + ".part", self.a.gguf, {k: t for k, t in M.tensors(self.copy()).items()})
+        os.replace(self.a.out + ".part", self.a.out)
+
+    def copy(self):
+        m = M.Llama(self.m.c)
+        m.load_state_dict({k: v.cpu() for k, v in self.m.state_dict().items()})
+        return m
+
+
+# ---- data, in processes of their own ----------------------------------------------------------------
+def feed(data, split, seed, B, T, out):
+    gen = Gen(data, split, seed)
+    while True:
+        out.put(tuple(np.ascontiguousarray(p) for p in gen.batch(B, T, MIX)))
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--method", required=True, choices=("trim", "global", "locret", "lookahead", "share"))
+    ap.add_argument("--gguf", required=True)
+    ap.add_argument("--data", required=True, help="folder with train.bin, val.bin and tok.model (tokens.py)")
+    ap.add_argument("--out", required=True)
+    ap.add_argument("--minutes", type=float, default=5)
+    ap.add_argument("--steps", type=int, default=10 ** 9, help="end earlier")
+    ap.add_argument("--length", type=int, default=2048)
+    ap.add_argument("--batch", type=int, default=4, help="windows per step")
+    ap.add_argument("--lr", type=float, help="default: 2e-3; share 4e-4")
+    ap.add_argument("--hidden", type=int, help="units of a gate; default: 128; locret 64")
+    ap.add_argument("--capacity", type=float, default=128, help="M of trim and global, entries per head")
+    ap.add_argument("--pressure", type=float, default=1.0)
+    ap.add_argument("--observers", type=int, default=64)
+    ap.add_argument("--vectors", type=int, default=16)
+    ap.add_argument("--rank", type=int, default=8)
+    ap.add_argument("--workers", type=int, default=2)
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    a = ap.parse_args()
+    began = time.time()
+    a.lr = a.lr or (4e-4 if a.method == "share" else 2e-3)
+    a.hidden = a.hidden or (64 if a.method == "locret" else 128)
+    queue = mp.Queue(8)
+    jobs = [mp.Process(target=feed, args=(a.data, "train", 1000 * a.seed + i, a.batch, a.length, queue), daemon=True)
+            for i in range(a.workers)]
+    for j in jobs:
+        j.start()
+    torch.manual_seed(a.seed)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    m = M.load(a.gguf).to(a.device)
+    for p in m.parameters():
+        p.requires_grad_(a.method == "share")
+    method = {"trim": Retention, "global": Retention, "locret": Locret, "lookahead": Lookahead, "share": Share}[a.method](a, m, a.device)
+    own = [p for p in method.parts.parameters() if p.requires_grad]
+    opt = torch.optim.Adam(own, lr=a.lr, betas=(.9, .95))
+    tensors = lambda b: (torch.from_numpy(b[0]).to(a.device), torch.from_numpy(b[1]).to(a.device), torch.from_numpy(b[2]).to(a.device))
+    if a.method == "share":
+        gen = Gen(a.data, "holdout", 5)
+        held = [tensors([np.ascontiguousarray(p) for p in gen.batch(a.batch, a.length, MIX)]) for _ in range(8)]
+        method.judge(held)
+    print(a.method, "on", a.device, "| parameters", sum(p.numel() for p in own), flush=True)
+    step, shown, saved, waited = 0, 0.0, time.time(), 0.0
+    while step < a.steps:
+        share = max((time.time() - began) / (60 * a.minutes), step / a.steps)
+        if share >= 1:
+            break
+        for g in opt.param_groups:
+            g["lr"] = a.lr * min(1, (step + 1) / 50) * (.02 + .98 * .5 * (1 + math.cos(math.pi * share)))
+        at = time.time()
+        b = queue.get(timeout=120)
+        waited += time.time() - at
+        loss = method.loss(*tensors(b))
+        loss.backward()
+        nn.utils.clip_grad_norm_(own, 1.0)
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        step += 1
+        now = time.time()
+        if now - shown > 15 or step in (1, a.steps):
+            shown = now
+            print("%5.0f s step %d loss %.4f %s | %.1f M tokens, %.0f %% waited for data" % (
+                now - began, step, float(loss), method.note(), step * a.batch * a.length / 1e6, 100 * waited / (now - began)), flush=True)
+        if now - saved > 60:
+            saved = now
+            method.write()
+    method.write()
+    if a.method == "share":
+        method.judge(held)
+    print("end: %d steps, %.2f M tokens, %.0f s, memory %.1f GiB" % (
+        step, step * a.batch * a.length / 1e6, time.time() - began,
+        torch.cuda.max_memory_allocated() / 2 ** 30 if a.device == "cuda" else 0), flush=True)
+    for j in jobs:
+        j.terminate()
+
+
+if __name__ == "__main__":
+    main()
