@@ -9,7 +9,10 @@
 #include "kernel_data.hpp"
 
 #include <cstdio>
+#include <fstream>
+#include <functional>
 #include <limits>
+#include <memory>
 
 #ifdef KVTL_RIVAL_OPENBLAS
 #include <cblas.h>
@@ -28,9 +31,18 @@
 #ifdef KVTL_RIVAL_GGML
 #include "rival_ggml.hpp"
 #endif
+#ifdef KVTL_RIVAL_IK
+#include "rival_ik.hpp"
+#endif
 
 namespace kernels {
 namespace {
+
+struct contender {
+    const char* who;
+    std::function<void()> run;
+    std::function<std::vector<float>()> result;
+};
 
 class table {
   public:
@@ -66,12 +78,50 @@ class table {
         std::fflush(stdout);
         ++rows_;
     }
+
+    /// All in turn, the first of them ours: the fastest round of each, and the farthest from `exact` that a number is.
+    void in_turn(const std::string& name, const std::vector<contender>& all, const std::vector<double>& exact) {
+        std::vector<double> fastest(all.size(), std::numeric_limits<double>::infinity()), error(all.size());
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            all[i].run();
+            const std::vector<float> result = all[i].result();
+            for (std::size_t j = 0; j < exact.size(); ++j)
+                error[i] = std::max(error[i], std::fabs(static_cast<double>(result[j]) - exact[j]));
+            // Others round queries and weights, and ggml adds up f16 values in f16: over long contexts that is much.
+            if (!(error[i] < (i == 0 ? 1e-4 : .5))) {
+                std::printf("%-22s %-18s other results, by %g\n", name.c_str(), all[i].who, error[i]);
+                ++wrong_;
+                return;
+            }
+        }
+        const auto repeats = static_cast<std::size_t>(std::max(1.0, 4e-3 / std::max(seconds(all[0].run), 1e-7)));
+        for (std::size_t r = 0; r < options_->rounds; ++r)
+            for (std::size_t i = 0; i < all.size(); ++i)
+                fastest[i] = std::min(fastest[i], seconds([&] {
+                                          for (std::size_t n = 0; n < repeats; ++n) all[i].run();
+                                      }));
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            const double us = 1e6 * fastest[i] / static_cast<double>(repeats);
+            std::printf("%-22s %-18s %10.2f %10s %7.2f  error %.1e\n", name.c_str(), all[i].who, us, "",
+                        fastest[i] / fastest[0], error[i]);
+            char row[256];
+            std::snprintf(row, sizeof row,
+                          " {\"kernel\": \"%s\", \"of\": \"%s\", \"us\": %.3f, \"error\": %.2e}", name.c_str(),
+                          all[i].who, us, error[i]);
+            json_ += (json_.empty() ? "" : ",\n") + std::string(row);
+        }
+        std::fflush(stdout);
+        ++rows_;
+    }
+    /// The rows of in_turn as JSON.
+    [[nodiscard]] std::string json() const { return "[\n" + json_ + "\n]\n"; }
     [[nodiscard]] int status() const { return wrong_ == 0 ? 0 : 1; }
 
   private:
     const rivals_options* options_;
     std::regex filter_;
     std::size_t rows_ = 0, wrong_ = 0;
+    std::string json_;
 };
 
 double farthest(const std::vector<float>& x, const std::vector<float>& y) {
@@ -202,48 +252,74 @@ template <element E> void products(table& out, rows_view<E> rows, const std::str
     }
 }
 
-/// Attention of groups of queries: their codes are q8, a scale per 32 numbers, ours bytes with a scale per row.
+/// Attention in double precision, of the numbers that the rows stand for.
+template <number E>
+std::vector<double> exact_attention(const float* q, std::size_t group, rows_view<E> keys, rows_view<E> values) {
+    const std::size_t dim = keys.dim;
+    const double unit = element<E> ? 1 : 1.0 / 30;
+    std::vector<double> out(group * dim), logit(keys.count);
+    for (std::size_t g = 0; g < group; ++g) {
+        for (std::size_t i = 0; i < keys.count; ++i)
+            logit[i] = oracle::dot(q + g * dim, keys.row(i), dim) * unit / std::sqrt(static_cast<double>(dim));
+        const double top = *std::max_element(logit.begin(), logit.end());
+        double sum = 0;
+        double* const to = out.data() + g * dim;
+        for (std::size_t i = 0; i < keys.count; ++i) {
+            const double weight = std::exp(logit[i] - top);
+            sum += weight;
+            for (std::size_t d = 0; d < dim; ++d) to[d] += weight * unit * oracle::value(values.row(i)[d]);
+        }
+        for (std::size_t d = 0; d < dim; ++d) to[d] /= sum;
+    }
+    return out;
+}
+
+/// Attention of groups of queries, all libraries in turn: their codes are q8_0, a scale per 32 numbers, ours bytes with a
+/// scale per row.
 template <number E>
 void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const std::string& place) {
-#ifdef KVTL_RIVAL_GGML
     const auto keys = memory.rows(dim, 0, 2), values = memory.rows(dim, 1, 2);
     for (const std::size_t group : {std::size_t{4}, std::size_t{8}}) {
         const auto name = named<E>("attend", dim, "/g=" + std::to_string(group) + place);
         if (!out.wants(name)) continue;
-        constexpr auto type = std::is_same_v<E, float>  ? ggml_attention::rows::f32
-                              : std::is_same_v<E, f16>  ? ggml_attention::rows::f16
-                              : std::is_same_v<E, bf16> ? ggml_attention::rows::bf16
-                                                        : ggml_attention::rows::q8;
-        attention<E> ours(group, dim);
-        std::vector<float> wide_k, wide_v;
+        attention<E> exact(group, dim);
+        std::vector<contender> all{
+            {"kvtl", [&] { exact.over(keys, values); }, [&] { return exact.result(); }}};
+        // Rows as those have them who have other codes.
+        [[maybe_unused]] std::vector<float> wide_k, wide_v;
         if constexpr (!element<E>)
             for (std::size_t i = 0; i < keys.count * dim; ++i) {
                 wide_k.push_back(static_cast<float>(keys.row(0)[i]) / 30);
                 wide_v.push_back(static_cast<float>(values.row(0)[i]) / 30);
             }
-        ggml_attention theirs(type, dim, group, keys.count, ours.queries(),
-                              element<E> ? static_cast<const void*>(keys.row(0)) : wide_k.data(),
-                              element<E> ? static_cast<const void*>(values.row(0)) : wide_v.data());
-        if (!theirs.valid()) {
-            std::printf("%-22s %-18s cannot\n", name.c_str(), "ggml");
-            continue;
-        }
-        std::vector<float> result(group * dim);
-        // Theirs round queries and weights to the rows' type, and add up f16 values in f16: over long contexts
-        // that is much.
-        const double allowed = place == "/mem" ? .5 : .1;
-        out.pair(
-            name, element<E> ? "ggml flash" : "ggml flash, q8_0", [&] { ours.over(keys, values); },
-            [&] { theirs.run(); },
-            [&] {
-                theirs.result(result.data());
-                return farthest(result, ours.result());
-            },
-            allowed);
-    }
-#else
-    static_cast<void>(out), static_cast<void>(memory), static_cast<void>(dim), static_cast<void>(place);
+        [[maybe_unused]] const void* const k = element<E> ? static_cast<const void*>(keys.row(0)) : wide_k.data();
+        [[maybe_unused]] const void* const v =
+            element<E> ? static_cast<const void*>(values.row(0)) : wide_v.data();
+#ifdef KVTL_RIVAL_GGML
+        constexpr auto ggml_type = std::is_same_v<E, float>  ? ggml_attention::rows::f32
+                                   : std::is_same_v<E, f16>  ? ggml_attention::rows::f16
+                                   : std::is_same_v<E, bf16> ? ggml_attention::rows::bf16
+                                                             : ggml_attention::rows::q8;
+        ggml_attention ggml(ggml_type, dim, group, keys.count, exact.queries(), k, v);
+        if (ggml.valid())
+            all.push_back({"ggml", [&] { ggml.run(); }, [&] {
+                               std::vector<float> result(group * dim);
+                               ggml.result(result.data());
+                               return result;
+                           }});
 #endif
+#ifdef KVTL_RIVAL_IK
+        if constexpr (!std::is_same_v<E, float>) {
+            constexpr auto ik_type = std::is_same_v<E, f16>    ? ik_attention::rows::f16
+                                     : std::is_same_v<E, bf16> ? ik_attention::rows::bf16
+                                                               : ik_attention::rows::q8;
+            const auto ik =
+                std::make_shared<ik_attention>(ik_type, dim, group, keys.count, exact.queries(), k, v);
+            if (ik->valid()) all.push_back({"ik_llama.cpp", [ik] { ik->run(); }, [ik] { return ik->result(); }});
+        }
+#endif
+        out.in_turn(name, all, exact_attention<E>(exact.queries(), group, keys, values));
+    }
 }
 
 /// Points to 256 centroids.
@@ -335,6 +411,9 @@ int print_rivals(const rivals_options& options) {
 #ifndef KVTL_RIVAL_GGML
     missing += " ggml";
 #endif
+#ifndef KVTL_RIVAL_IK
+    missing += " ik_llama.cpp";
+#endif
     if (!missing.empty()) std::printf("not there when this was built:%s\n", missing.c_str());
     table out(options, filter);
     all_of<float>(out, options);
@@ -344,6 +423,10 @@ int print_rivals(const rivals_options& options) {
     if (out.rows() == 0) {
         std::fprintf(stderr, "kvtl-kernels: --rivals=%s matches nothing that has a rival here\n",
                      options.filter.c_str());
+        return 2;
+    }
+    if (!options.file.empty() && !(std::ofstream(options.file) << out.json())) {
+        std::fprintf(stderr, "kvtl-kernels: --json: cannot write %s\n", options.file.c_str());
         return 2;
     }
     return out.status();

@@ -4,6 +4,8 @@
 #   OpenBLAS, hnswlib, faiss   as Debian has them (libopenblas-dev, libhnswlib-dev, libfaiss-dev)
 #   simsimd                    KVTL_SIMSIMD_INCLUDE: the folder that has simsimd/simsimd.h, such as `include` of the npm package
 #   ggml                       the llama.cpp that kvtl-llama was built with
+#   ik_llama.cpp               KVTL_IK_LLAMA: its source tree (github.com/ikawrakow/ik_llama.cpp). Of it the flash attention for
+#                              heads of 64 and 128 is built, in a library of its own (three minutes of CPU)
 add_library(kvtl_rivals INTERFACE)
 set(_rivals "")
 macro(_kvtl_rival name)
@@ -50,6 +52,29 @@ endif()
 if(TARGET kvtl_llama_cpp)
     target_link_libraries(kvtl_rivals INTERFACE kvtl_llama_cpp)
     _kvtl_rival(GGML)
+endif()
+
+set(KVTL_IK_LLAMA "" CACHE PATH "Source tree of ik_llama.cpp, for kvtl-kernels --rivals")
+if(KVTL_IK_LLAMA)
+    set(_ik "${KVTL_IK_LLAMA}/ggml/src")
+    if(NOT EXISTS "${_ik}/iqk/fa/iqk_fa_128_128.cpp")
+        message(FATAL_ERROR "KVTL_IK_LLAMA is ${KVTL_IK_LLAMA}; valid: a source tree of ik_llama.cpp, with "
+                            "ggml/src/iqk/fa/iqk_fa_128_128.cpp")
+    endif()
+    add_library(kvtl_ik_llama SHARED "${PROJECT_SOURCE_DIR}/bench/rival_ik.cpp" "${_ik}/iqk/fa/iqk_fa_64_64.cpp"
+                "${_ik}/iqk/fa/iqk_fa_128_128.cpp" "${_ik}/iqk/iqk_gemm_floats.cpp"
+                "${_ik}/iqk/iqk_gemm_legacy_quants.cpp" "${_ik}/iqk/iqk_quantize.cpp")
+    target_include_directories(kvtl_ik_llama PRIVATE "${_ik}" "${KVTL_IK_LLAMA}/ggml/include")
+    target_compile_definitions(kvtl_ik_llama PRIVATE GGML_USE_IQK_MULMAT GGML_IQK_FLASH_ATTENTION)
+    # Its names are also those of llama.cpp's ggml. What is not reached from the kernel is left out.
+    file(WRITE "${PROJECT_BINARY_DIR}/ik_llama.map"
+         "{ global: extern \"C++\" { kernels::ik_attention::*; }; local: *; };\n")
+    target_compile_options(kvtl_ik_llama PRIVATE -O3 -march=native -w -fvisibility=hidden -ffunction-sections)
+    target_link_options(kvtl_ik_llama PRIVATE -Wl,--gc-sections -Wl,-z,defs
+                        "-Wl,--version-script,${PROJECT_BINARY_DIR}/ik_llama.map")
+    set_target_properties(kvtl_ik_llama PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
+    target_link_libraries(kvtl_rivals INTERFACE kvtl_ik_llama)
+    _kvtl_rival(IK)
 endif()
 
 list(JOIN _rivals " " _rivals)
