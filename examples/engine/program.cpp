@@ -70,10 +70,12 @@ void require_running(const std::vector<setting>& settings, const std::vector<std
                     ": this policy does not run; " + valid_names(s.policy, policies));
 }
 
+// There are over a hundred names: the message has ten of them, and so three lines of a terminal at most.
 void require_policy(const std::string& name, const char* option) {
     const auto names = policy_names();
     if (std::find(names.begin(), names.end(), name) != names.end()) return;
-    throw bad_input(std::string(option) + ": unknown policy '" + name + "'; " + valid_names(name, names));
+    throw bad_input(std::string(option) + ": unknown policy '" + name + "'; " + valid_names(name, names, 10) +
+                    "; kvtl-run --list-policies prints all");
 }
 
 void require_io(const std::string& name) {

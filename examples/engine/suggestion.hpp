@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -49,16 +51,19 @@ template <class Names> [[nodiscard]] std::string_view nearest(std::string_view g
     return best;
 }
 
-/// "did you mean 'dynakv'? valid: full, dynakv", or without the question where nothing is near.
-template <class Names> [[nodiscard]] std::string valid_names(std::string_view given, const Names& names) {
+/// "did you mean 'dynakv'? valid: full, dynakv", or without the question where nothing is near. The first `most` names are
+/// listed, and the others are counted: "valid: full, dynakv and 105 more".
+template <class Names>
+[[nodiscard]] std::string valid_names(std::string_view given, const Names& names,
+                                      std::size_t most = std::numeric_limits<std::size_t>::max()) {
     std::string text;
     if (const auto meant = nearest(given, names); !meant.empty())
         text = "did you mean '" + std::string(meant) + "'? ";
     text += "valid: ";
-    const char* between = "";
+    std::size_t listed = 0;
     for (const auto& name : names) {
-        text += between + std::string(name);
-        between = ", ";
+        if (listed == most) return text + " and " + std::to_string(std::size(names) - most) + " more";
+        text += (listed++ > 0 ? ", " : "") + std::string(name);
     }
     return text;
 }

@@ -42,6 +42,8 @@ TEST_CASE("the name that was meant is near, and the first of those") {
     CHECK(nearest("ab", std::vector<std::string>{"ac", "bb"}) == "ac");
     CHECK(valid_names("qest", names) == "did you mean 'quest'? valid: full, dynakv, dynakv_lru, quest");
     CHECK(valid_names("magic", names) == "valid: full, dynakv, dynakv_lru, quest");
+    CHECK(valid_names("magic", names, 4) == "valid: full, dynakv, dynakv_lru, quest");
+    CHECK(valid_names("qest", names, 2) == "did you mean 'quest'? valid: full, dynakv and 2 more");
 }
 
 TEST_CASE("policies are listed below the heading of their family") {

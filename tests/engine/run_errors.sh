@@ -31,6 +31,7 @@ one_line "--memory-mb; did you mean '--memory-mib'?" "${base[@]}" --memory-mb 4
 one_line "--polcy=full; did you mean '--policy'?" "${base[@]}" --polcy=full
 one_line "--file" "${base[@]}" -f empty.txt
 one_line "unknown policy 'magic'; valid: " "${base[@]}" --policy magic
+one_line "; kvtl-run --list-policies prints all" "${base[@]}" --policy magic
 one_line "unknown policy '${policy}x'; did you mean '$policy'? valid: " "${base[@]}" --policy "${policy}x"
 one_line "unknown device 'urnig'; did you mean 'uring'? valid: uring, posix, memory" "${base[@]}" --io urnig
 one_line "valid: " "${base[@]}" --policy ""
