@@ -16,7 +16,7 @@ kvtl::result<kvtl::statistics> answer(kvtl::layer_input prompt, auto& tokens, st
     const auto seq = cache->begin();
     auto s = cache->prefill(*seq, 0, prompt, out); // exact causal attention over the prompt
     for (const kvtl::layer_input& token : tokens)  // append it; attend the window and what its query selects
-        if (s) s = cache->attend(*seq, 0, token, out.first(512));
+        if (s) s = cache->attend(*seq, 0, token, out.first(8 * 64));
     if (!s) return s;
     return cache->stats();
 }
