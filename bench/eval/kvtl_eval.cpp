@@ -351,9 +351,9 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
                     {"memory of a cache", cell(a.memory_mib, "%g MiB")},
                     {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"probe of policies that look ahead", a.probe_true             ? "what follows"
-                                                         : !a.lookahead.empty() ? a.lookahead
-                                                                                : a.probe}};
+                    {"probe of policies that look ahead", a.probe_true           ? "what follows"
+                                                          : !a.lookahead.empty() ? a.lookahead
+                                                                                 : a.probe}};
     const auto on_file =
         std::find_if(rows.begin(), rows.end(), [](const auto& r) { return !r.error && r.io != "memory"; });
     report.facts.emplace_back("device", on_file == rows.end() ? "memory"
@@ -449,9 +449,9 @@ void run(const arguments& a) {
         const engine::signal_hold hold;
         return engine::thread_pool(a.threads);
     }();
-    const engine::trained_lookahead ahead =
-        a.lookahead.empty() ? engine::trained_lookahead{}
-                            : engine::insist(engine::read_lookahead(a.lookahead, model));
+    const engine::trained_lookahead ahead = a.lookahead.empty()
+                                                ? engine::trained_lookahead{}
+                                                : engine::insist(engine::read_lookahead(a.lookahead, model));
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
     evaluator.look_ahead(a.probe_true ? "" : a.probe, a.probe_earlier);
     if (!a.lookahead.empty()) evaluator.look_ahead(ahead);

@@ -16,19 +16,8 @@ work=$1 tokens=${2:-2}
 rates=("${@:3}")
 all=
 [[ ${#rates[@]} -gt 0 ]] || all=1 rates=(.47 .29 .20 .12 .085)
-mkdir -p "$work/packages" "$work/root"
+"$here/data.sh" "$work"
 cd "$work"
-if [[ ! -e data/train.bin ]]; then
-    (cd packages && apt-get download bible-kjv-text anarchism debian-handbook debian-reference-en manpages manpages-dev \
-        python3.11-doc perl-doc postgresql-doc-15 dict-gcide fortunes debian-policy debian-faq git-doc gnupg miscfiles \
-        wordnet-base linux-doc-6.1 rust-doc dict-jargon dict-foldoc dict-devil gnome-user-docs apache2-doc \
-        installation-guide-amd64 doc-debian vim-doc developers-reference aptitude-doc-en libreoffice-help-en-us)
-    for package in packages/*.deb; do dpkg -x "$package" root/; done
-    bible -f gen1:1-rev22:21 </dev/null >bible.txt
-    mkdir -p data
-    "$python" "$here/text.py" --root root --out data --bible bible.txt
-    "$python" "$here/tokens.py" --gguf "$data/tiny-2k.gguf" --data data --without "$data/prose.txt"
-fi
 # AMX and AVX-512 kernels: without them plain PyTorch runs, a tenth as fast.
 g++ -O3 -march=sapphirerapids -fopenmp -shared -fPIC "$here/fast_ops.cpp" -o fast_ops.so ||
     echo "run.sh: no AMX kernels here: plain PyTorch takes ten times as long" >&2

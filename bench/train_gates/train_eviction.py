@@ -20,7 +20,7 @@ All but share leave the model as it is. The rate of Adam rises over 50 steps, th
 written once a minute and at the end. Runs on a GPU if there is one.
 """
 # SPDX-License-Identifier: MIT
-import argparse, math, multiprocessing as mp, os, struct, sys, time
+import argparse, math, multiprocessing as mp, os, struct, time
 import numpy as np
 import torch
 import torch.nn as nn
@@ -153,7 +153,7 @@ class Retention:
         if a.method == "global":
             held = held.mean((0, 2))
         over = F.relu(held / a.capacity - 1).mean()
-        self.note = lambda: "kl %.4f ce %.4f over %.3f held %.0f" % (kl, ce, over, held[..., -1].mean())
+        self.note = lambda: "kl %.4f ce %.4f over %.3f held %.0f" % tuple(float(t.detach()) for t in (kl, ce, over, held[..., -1].mean()))
         return kl + ce + a.pressure * over
 
     def write(self):
@@ -218,9 +218,9 @@ class Lookahead:
             with torch.no_grad():                              # [B,H,at], of each head
                 keys = k.repeat_interleave(r, 1)
                 T = x.shape[1]
-                all_ = q[:, :, at:] @ keys.transpose(-1, -2) * scale
-                all_ = all_.masked_fill(torch.ones(T - at, T, dtype=torch.bool, device=x.device).triu(at + 1), -math.inf)
-                truth = torch.softmax(all_, -1)[..., :at].mean(2)
+                logits = q[:, :, at:] @ keys.transpose(-1, -2) * scale
+                logits = logits.masked_fill(torch.ones(T - at, T, dtype=torch.bool, device=x.device).triu(at + 1), -math.inf)
+                truth = torch.softmax(logits, -1)[..., :at].mean(2)
                 truth = truth / truth.sum(-1, keepdim=True)
             h = norm(s, m.n1[l], m.c.eps)
             own_q, own_k, own_v = projected(m, l, h, at)
@@ -233,7 +233,7 @@ class Lookahead:
             t = t.masked_fill(torch.ones(n, at + n, dtype=torch.bool, device=x.device).triu(at + 1), -math.inf)
             s = behind(m, l, s, torch.softmax(t, -1) @ v_all)
         each = torch.stack(losses)
-        self.note = lambda: "by layer " + " ".join("%.3f" % float(z) for z in each)
+        self.note = lambda: "by layer " + " ".join("%.3f" % z for z in each.tolist())
         return each.mean()
 
     def write(self):
@@ -263,9 +263,8 @@ class Share:
             return causal(q, *last[0])
         nll = F.cross_entropy(run(self.m, x, attend).flatten(0, 1), y.flatten(), reduction="none").view_as(w)
         text, answer = w == 1, w >= 2
-        self.note = lambda: "own %s text %.3f answers %.3f" % ("".join("01"[int(o)] for o in own),
-                                                               (nll * text).sum() / text.sum().clamp(min=1),
-                                                               (nll * answer).sum() / answer.sum().clamp(min=1))
+        mean = lambda part: float((nll.detach() * part).sum() / part.sum().clamp(min=1))
+        self.note = lambda: "own %s text %.3f answers %.3f" % ("".join("01"[int(o)] for o in own), mean(text), mean(answer))
         return (nll * w).sum() / w.sum()
 
     @torch.no_grad()
@@ -287,7 +286,7 @@ class Share:
                 -(-self.m.c.layers // every), sums[0] / sums[1], sums[2] / max(1, sums[3])), flush=True)
 
     def write(self):
-        gguf.with_tensors(self.a.out + ".part", self.a.gguf, {k: t for k, t in M.tensors(self.copy()).items()})
+        gguf.with_tensors(self.a.out + ".part", self.a.gguf, M.tensors(self.copy()))
         os.replace(self.a.out + ".part", self.a.out)
 
     def copy(self):
@@ -366,7 +365,7 @@ def main():
         if now - shown > 15 or step in (1, a.steps):
             shown = now
             print("%5.0f s step %d loss %.4f %s | %.1f M tokens, %.0f %% waited for data" % (
-                now - began, step, float(loss), method.note(), step * a.batch * a.length / 1e6, 100 * waited / (now - began)), flush=True)
+                now - began, step, float(loss.detach()), method.note(), step * a.batch * a.length / 1e6, 100 * waited / (now - began)), flush=True)
         if now - saved > 60:
             saved = now
             method.write()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "lookahead.hpp"
 
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/dot.hpp>
+
 #include "calibrate/listening_cache.hpp"
 #include "fingerprint.hpp"
 #include "input_file.hpp"
 #include "transformer.hpp"
-
-#include <kvtl/simd/convert.hpp>
-#include <kvtl/simd/dot.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -117,23 +117,23 @@ std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
     const std::size_t width = m.hyper().width, n = ahead.vectors, rank = ahead.rank;
     const std::size_t q_row = std::size_t{m.hyper().shape.query_heads} * m.hyper().shape.head_dim;
     std::vector<std::vector<float>> queries(m.hyper().shape.layers);
-    listening_cache ear(
-        m.hyper().shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
-            const auto last = in.q.floats().last(n * q_row);
-            queries[layer].assign(last.begin(), last.end());
-            const auto x = in.x.last(n * width);
-            const float* const down = ahead.down.data() + layer * rank * width;
-            const float* const up = ahead.up.data() + layer * q_row * rank;
-            std::vector<float> low(rank), more(q_row);
-            for (std::size_t t = 0; t < n; ++t) {
-                for (std::size_t r = 0; r < rank; ++r)
-                    low[r] = kvtl::simd::dot(down + r * width, x.data() + t * width, width);
-                for (std::size_t i = 0; i < q_row; ++i) more[i] = kvtl::simd::dot(up + i * rank, low.data(), rank);
-                turn(m, more, static_cast<double>(prompt.size() + t));
-                for (std::size_t i = 0; i < q_row; ++i) queries[layer][t * q_row + i] += more[i];
-            }
-            return kvtl::status();
-        });
+    listening_cache ear(m.hyper().shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
+        const auto last = in.q.floats().last(n * q_row);
+        queries[layer].assign(last.begin(), last.end());
+        const auto x = in.x.last(n * width);
+        const float* const down = ahead.down.data() + layer * rank * width;
+        const float* const up = ahead.up.data() + layer * q_row * rank;
+        std::vector<float> low(rank), more(q_row);
+        for (std::size_t t = 0; t < n; ++t) {
+            for (std::size_t r = 0; r < rank; ++r)
+                low[r] = kvtl::simd::dot(down + r * width, x.data() + t * width, width);
+            for (std::size_t i = 0; i < q_row; ++i)
+                more[i] = kvtl::simd::dot(up + i * rank, low.data(), rank);
+            turn(m, more, static_cast<double>(prompt.size() + t));
+            for (std::size_t i = 0; i < q_row; ++i) queries[layer][t * q_row + i] += more[i];
+        }
+        return kvtl::status();
+    });
     transformer run(m, ear, pool, prompt.size() + n);
     run.begin();
     run.prefill(prompt, ahead.rows);

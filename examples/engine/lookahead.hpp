@@ -6,11 +6,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/status.hpp>
+
 #include "model.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
-
-#include <kvtl/status.hpp>
 
 #include <span>
 #include <string>

@@ -1,17 +1,25 @@
-// The bases and gates that ship with the embedded model: found by its fingerprint and a rate, refused for another one, of
-// the size that they promise, and better than bases without training at the same bytes.
+// The bases and gates that ship with the embedded model: found by its fingerprint, and bases by a rate, refused for another
+// one, of the size that they promise, and better than what was not trained at the same bytes.
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibration/gate_weights.hpp>
+
 #include "fingerprint.hpp"
+#include "gates.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
+#include "lookahead.hpp"
 #include "model.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -56,7 +64,7 @@ struct outcome {
     std::vector<std::vector<double>> log_p; ///< of every decoded token
     double bytes = 0;                       ///< of an entry of a KV head
 };
-outcome read(tiny& t, const cache_options& o) {
+outcome read(tiny& t, const cache_options& o, const trained_lookahead* ahead = nullptr) {
     std::ifstream in(data_folder + "prose.txt");
     std::string text{std::istreambuf_iterator<char>(in), {}};
     text.resize(2600);
@@ -72,7 +80,9 @@ outcome read(tiny& t, const cache_options& o) {
     const std::size_t prompt = ids.size() - 100; // the questions and their answers are decoded
     auto opened = open_cache(o);
     REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
-    transformer run(t.weights, **opened, t.pool);
+    transformer run(t.weights, **opened, t.pool,
+                    policy_wants(o.policy).evicts ? ids.size() : 512); // budgets need the whole prompt
+    if (ahead != nullptr) run.look_ahead(*ahead);
     run.begin();
     auto logits = run.prefill({ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt)});
     outcome out;
@@ -174,4 +184,98 @@ TEST_CASE("trained prefixes serve at every rate, and the model that was trained 
     const double own =
         kl(read(along, along.options("full", "")), read(along, along.options("dynakv_lr", "0.2")));
     CHECK(own < kl(full, read(t, t.options("matryoshka", "0.2"))));
+}
+
+namespace {
+
+struct blob {
+    kvtl::gate_header head;
+    std::vector<float> weights;
+};
+blob blob_of(const std::string& name) {
+    const auto bytes = read_gates(data_folder + name);
+    REQUIRE(bytes.ok());
+    blob b;
+    REQUIRE(bytes->size() > sizeof b.head);
+    std::memcpy(&b.head, bytes->data(), sizeof b.head);
+    REQUIRE(bytes->size() == b.head.blob_bytes());
+    b.weights.resize((bytes->size() - sizeof b.head) / sizeof(float));
+    std::memcpy(b.weights.data(), bytes->data() + sizeof b.head, bytes->size() - sizeof b.head);
+    return b;
+}
+
+constexpr const char* with_gates[] = {"trim_kv", "global_gates", "locret"};
+
+cache_options keeping(tiny& t, const std::string& policy, std::size_t entries) {
+    auto o = t.options(policy, "");
+    o.keep_tokens = entries;
+    if (policy == "trim_kv") o.settings.push_back({policy, "retention", "buffer", "1"});
+    return o;
+}
+
+} // namespace
+
+TEST_CASE("gates that decide what stays are found by policy and fingerprint; other files are refused") {
+    for (const std::string policy : with_gates) {
+        if (!policy_wants(policy).gates) return; // not built in
+        CAPTURE(policy);
+        tiny t;
+        auto o = keeping(t, policy, 128);
+        CHECK(refusal(o) == "opened");
+        o.gates = data_folder + "tiny-2k." + policy + ".gates";
+        CHECK(refusal(o) == "opened");
+        ++o.fingerprint; // a model of the same shape
+        CHECK(refusal(o).find("retention.weights are of another model") != std::string::npos);
+        o.gates.clear();
+        CHECK(refusal(o).find("--gates: policy " + policy + " needs a file") == 0);
+        --o.fingerprint;
+        o.gates = data_folder + "prose.txt";
+        CHECK(refusal(o).find("valid: a gate blob of version 1") != std::string::npos);
+        const auto cut =
+            (std::filesystem::temp_directory_path() / ("kvtl-cut-" + std::to_string(::getpid()))).string();
+        std::filesystem::copy_file(data_folder + "tiny-2k." + policy + ".gates", cut);
+        std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 4);
+        o.gates = cut;
+        CHECK(refusal(o).find("retention.weights has " + std::to_string(std::filesystem::file_size(cut))) ==
+              0);
+        std::filesystem::remove(cut);
+    }
+}
+
+TEST_CASE("the gates of global_gates share one projection: all layers and heads have one scale") {
+    const blob b = blob_of("tiny-2k.global_gates.gates");
+    const std::size_t heads = b.head.kv_heads, hidden = b.head.hidden, own = hidden / heads;
+    REQUIRE(own * heads == hidden);
+    const std::size_t before = hidden * (std::size_t{b.head.inputs} + 1); // W1, b1
+    const float* const first = b.weights.data() + before;
+    for (std::size_t l = 0; l < b.head.layers; ++l) {
+        const float* const w2 = b.weights.data() + l * b.head.layer_floats() + before;
+        for (std::size_t h = 0; h < heads; ++h) {
+            std::size_t others = 0;
+            for (std::size_t j = 0; j < hidden; ++j) others += j / own != h && w2[h * hidden + j] != 0.0F;
+            CHECK(others == 0);
+            CHECK(std::equal(first, first + own, w2 + h * hidden + h * own));
+            CHECK(w2[heads * hidden + h] == first[heads * hidden]);
+        }
+    }
+    CHECK(std::any_of(first, first + own, [](float w) { return w != 0.0F; }));
+}
+
+TEST_CASE("trained gates and a trained lookahead keep hidden facts that the prompt's end does not ask for") {
+    if (!policy_wants("trim_kv").gates || !policy_wants("snapkv_group").evicts) return; // not built in
+    tiny t;
+    constexpr std::size_t entries = 128; // of some 900
+    const outcome full = read(t, t.options("full", ""));
+    const double untrained = kl(full, read(t, keeping(t, "snapkv_group", entries)));
+    for (const std::string policy : with_gates) {
+        CAPTURE(policy);
+        const double far = kl(full, read(t, keeping(t, policy, entries)));
+        MESSAGE(policy << " " << far << ", snapkv_group " << untrained);
+        CHECK(far < 0.8 * untrained);
+    }
+    auto ahead = read_lookahead(data_folder + "tiny-2k.lookahead", t.weights);
+    REQUIRE(ahead.ok());
+    const outcome looked = read(t, keeping(t, "lookahead_probe", entries), &*ahead);
+    MESSAGE("lookahead_probe " << kl(full, looked) << ", snapkv_group " << untrained);
+    CHECK(kl(full, looked) < untrained / 2);
 }
