@@ -85,12 +85,22 @@ if "$program" --list-policies | grep -qx kvswap; then
 fi
 
 if "$program" --list-policies | grep -qx locret; then
-    one_line "--gates: policy locret needs a file" "${base[@]}" --policies locret
+    foreign=("${base[@]}" -m "$data/tiny-16k.gguf") # of the same shape; no gates ship for it
+    one_line "--gates: policy locret needs a file" "${foreign[@]}" --policies locret
+    one_line "retention.weights are of another model" "${foreign[@]}" --policies locret --gates "$data/tiny-2k.locret.gates"
     one_line "cannot read missing.gates" "${base[@]}" --policies locret --gates missing.gates
     head -c 100 /dev/zero >zeros.gates
     one_line "valid: a gate blob" "${base[@]}" --policies locret --gates zeros.gates
-    expect 0 "" "${base[@]}" --policies locret,dynakv --limit 1 --closed-only
+    expect 0 "" "${foreign[@]}" --policies locret,dynakv --limit 1 --closed-only
     grep -Eq '^locret +256 +- --gates: ' out || complain "no reason of locret"
+    expect 0 "" "${base[@]}" --policies locret --limit 1 --closed-only
+fi
+if "$program" --list-policies | grep -qx lookahead_probe; then
+    head -c 1000 "$data/tiny-2k.lookahead" >cut.lookahead
+    one_line "--lookahead: cut.lookahead has 1000 bytes; valid: " "${base[@]}" --policies lookahead_probe --lookahead cut.lookahead
+    one_line "--lookahead: cannot read missing.lookahead" "${base[@]}" --policies lookahead_probe --lookahead missing.lookahead
+    one_line "was trained for another model" "${base[@]}" -m "$data/tiny-16k.gguf" --policies lookahead_probe \
+        --lookahead "$data/tiny-2k.lookahead"
 fi
 if "$program" --list-policies | grep -qx compress_kv; then
     one_line "--votes: cannot read missing.votes: No such file or directory" "${base[@]}" --policies compress_kv --votes missing.votes
