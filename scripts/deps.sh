@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Installs what kvtl is built with, where it is missing (Debian 12+, Ubuntu 24.04+). Silent and fast when all is there.
-#   scripts/deps.sh [--lint] [--cross] [--site] [--llama]
+#   scripts/deps.sh [--lint] [--cross] [--site] [--llama] [--clients]
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: scripts/deps.sh [--lint] [--cross] [--site] [--llama]
+usage: scripts/deps.sh [--lint] [--cross] [--site] [--llama] [--clients]
 Installs with apt what is missing for building and testing kvtl.
   --lint    also clang, clang-format, clang-tidy and shellcheck
   --cross   also the compiler for 64-bit Arm and qemu, which runs its programs
   --site    also cmark-gfm, for the pages of the target `site` and their test
   --llama   also llama.cpp, prebuilt, into build/llama.cpp: for kvtl-llama and its tests
+  --clients also OpenAI's client for Node.js, into build/openai, and a browser without windows: for tests of kvtl-server
 TEXT
 }
 
@@ -37,13 +38,13 @@ llama_is_there() {
     [[ -r $llama/VERSION && $(<"$llama/VERSION") == "$llama_version" ]]
 }
 
-# Fetches one package into the current folder and checks it: PACKAGE FILE SUM.
+# Fetches one package into the current folder and checks it: PACKAGE@VERSION FILE SUM.
 fetch_package() {
-    npm pack --loglevel=error --ignore-scripts "$1@$llama_packages" >/dev/null 2>npm.log || {
+    npm pack --loglevel=error --ignore-scripts "$1" >/dev/null 2>npm.log || {
         sed -n '1,4s/^/    /p' npm.log >&2
-        complain "npm pack $1@$llama_packages failed; it needs a network and a registry (npm config get registry)"
+        complain "npm pack $1 failed; it needs a network and a registry (npm config get registry)"
     }
-    [[ -f $2 ]] || complain "npm pack $1@$llama_packages wrote no $2"
+    [[ -f $2 ]] || complain "npm pack $1 wrote no $2"
     sha256sum --check --status - <<<"$3  $2" ||
         complain "$2 has another sha256 than the one in scripts/deps.sh: $(sha256sum <"$2" | cut -d ' ' -f 1)"
 }
@@ -60,8 +61,9 @@ fetch_llama() (
     trap 'exit 1' INT TERM HUP
     mkdir "$work/fetched" "$work/ready" "$work/ready/lib"
     cd "$work/fetched"
-    fetch_package node-llama-cpp "node-llama-cpp-$llama_packages.tgz" "${llama_sums[node-llama-cpp]}"
-    fetch_package "@node-llama-cpp/$processor" "node-llama-cpp-$processor-$llama_packages.tgz" "${llama_sums[$processor]}"
+    fetch_package "node-llama-cpp@$llama_packages" "node-llama-cpp-$llama_packages.tgz" "${llama_sums[node-llama-cpp]}"
+    fetch_package "@node-llama-cpp/$processor@$llama_packages" "node-llama-cpp-$processor-$llama_packages.tgz" \
+        "${llama_sums[$processor]}"
 
     tar -xzf "node-llama-cpp-$processor-$llama_packages.tgz" --no-same-owner -m
     cp package/bins/"$processor"/*.so "$work/ready/lib/"
@@ -81,6 +83,26 @@ fetch_llama() (
     llama_is_there && exit 0
     [[ ! -e $llama ]] || mv -T "$llama" "$work/before"
     mv -T "$work/ready" "$llama" 2>/dev/null || llama_is_there || complain "cannot create $llama"
+)
+
+# ------------------------------------------------------------------------------------------------- OpenAI's client
+# It has no dependencies, and runs with the Node.js of Debian 12.
+openai_version=5.12.0
+openai_sum=41b74c3e15fe5a45acdfe435cf9e22faeb552400475277d90d564ce5573680c3
+openai=$root/build/openai
+
+openai_is_there() {
+    [[ -r $openai/package.json ]] && grep -q "\"version\": \"$openai_version\"" "$openai/package.json"
+}
+fetch_openai() (
+    mkdir -p "$root/build"
+    work=$(mktemp -d "$root/build/openai.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    cd "$work"
+    fetch_package "openai@$openai_version" "openai-$openai_version.tgz" "$openai_sum"
+    tar -xzf "openai-$openai_version.tgz" --no-same-owner -m
+    [[ ! -e $openai ]] || mv -T "$openai" "$work/before"
+    mv -T package "$openai" 2>/dev/null || openai_is_there || complain "cannot create $openai"
 )
 
 # ------------------------------------------------------------------------------------------------------------- apt
@@ -111,9 +133,11 @@ wanted=(g++ cmake ninja-build pkg-config python3
     libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev
     libcpp-httplib-dev libssl-dev redis-server)
 processor=
+clients=
 for argument in "$@"; do
     case $argument in
     --lint) wanted+=(clang clang-format clang-tidy shellcheck) ;;
+    --clients) clients=1 ;;
     --cross) wanted+=(g++-aarch64-linux-gnu qemu-user) ;;
     --site) wanted+=(cmark-gfm) ;;
     --llama)
@@ -140,4 +164,17 @@ if [[ -n $processor ]] && ! llama_is_there; then
     fetch_llama "$processor"
 else
     install_missing "${wanted[@]}"
+fi
+
+if [[ -n $clients ]]; then
+    more=(curl)
+    command -v npm >/dev/null || more+=(npm)
+    command -v node >/dev/null || more+=(nodejs)
+    install_missing "${more[@]}"
+    openai_is_there || fetch_openai
+    # Not every system has one that starts without a desktop.
+    if ! command -v chromium chromium-headless-shell >/dev/null && command -v apt-cache >/dev/null &&
+        apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+        install_missing chromium-headless-shell
+    fi
 fi

@@ -18,6 +18,8 @@ if ! scripts/deps.sh --llama; then
     [[ -z ${CI:-} && ! -e build/llama.cpp ]] || exit 1
     echo "test.sh: going on without llama.cpp: kvtl-llama and its tests are left out" >&2
 fi
+scripts/deps.sh --clients ||
+    echo "test.sh: going on without a client or a browser: the tests that need them say so" >&2
 jobs=$(nproc)
 cmake --preset test
 cmake --build --preset test --parallel "$jobs"

@@ -22,22 +22,42 @@ kvtl::prefix_space space_of(const std::string& space) {
 
 } // namespace
 
-void conversations::keep_in(kvtl::prefix_store_config config, bool beginnings) {
+void conversations::keep_in(kvtl::prefix_store_config config, bool beginnings, remote_store* remote) {
     beginnings_ = beginnings;
+    remote_ = remote;
+    config.remote = remote;
+    config.remote_gain = 1; // errands have asked for more
     store_.emplace(engine::insist(store::open(session_.cache(), std::move(config))));
 }
 
-std::optional<granted> conversations::take(const generation& g) {
+/// The prompt in the tokens that were generated, where it has an answer of before.
+std::vector<token_id> conversations::as_said(const generation& g) const {
+    if (g.given_as_tokens) return g.prompt;
+    std::vector<token_id> prompt =
+        recent_.as_said(g.space, g.prompt, [&](token_id id) { return session_.model().piece(id, true); });
+    return prompt.size() + g.max_tokens > session_.max_tokens() ? g.prompt : prompt;
+}
+
+std::shared_ptr<errand> conversations::look_ahead(const generation& g) {
+    if (remote_ == nullptr || !store_) return nullptr;
+    std::vector<token_id> prompt = as_said(g);
+    std::size_t here = store_->held(prompt, space_of(g.space));
+    for (const sequence& s : places_)
+        if (s.space == g.space) here = std::max(here, common_beginning(s.tokens, prompt));
+    return remote_->ask(std::move(prompt), g.space, here);
+}
+
+std::optional<granted> conversations::take(const generation& g, const std::shared_ptr<errand>& brought) {
     // The first of the queue asks at every step: nothing costly before there is a place.
     if (std::all_of(places_.begin(), places_.end(), [](const sequence& s) { return s.busy; }))
         return std::nullopt;
-    std::vector<token_id> prompt = g.prompt;
-    if (!g.given_as_tokens)
-        prompt =
-            recent_.as_said(g.space, g.prompt, [&](token_id id) { return session_.model().piece(id, true); });
-    if (prompt.size() + g.max_tokens > session_.max_tokens()) prompt = g.prompt;
-    std::optional<granted> got = go_on(g.space, prompt);
-    if (!got) got = begin(g.space, prompt);
+    std::vector<token_id> prompt = as_said(g);
+    std::optional<granted> got = go_on(g.space, prompt, brought ? brought->tokens() : 0);
+    if (!got) {
+        if (remote_ != nullptr) remote_->use(brought);
+        got = begin(g.space, prompt);
+        if (remote_ != nullptr) remote_->use(nullptr);
+    }
     if (!got) return std::nullopt;
     places_[got->place].busy = true;
     places_[got->place].space = g.space;
@@ -50,8 +70,9 @@ std::optional<granted> conversations::take(const generation& g) {
     return got;
 }
 
-/// From a sequence that is there.
-std::optional<granted> conversations::go_on(const std::string& space, std::span<const token_id> prompt) {
+/// From a sequence that is there, if it has as many tokens as there are elsewhere.
+std::optional<granted> conversations::go_on(const std::string& space, std::span<const token_id> prompt,
+                                            std::size_t elsewhere) {
     std::vector<granted> found;
     for (unsigned i = 0; i < places_.size(); ++i) {
         const sequence& s = places_[i];
@@ -59,7 +80,7 @@ std::optional<granted> conversations::go_on(const std::string& space, std::span<
         // The last token of a prompt is decoded in any case, for its logits. Another conversation is not cut for a short
         // beginning.
         const std::size_t n = std::min(common_beginning(s.tokens, prompt), prompt.size() - 1);
-        if (n > 0 && n >= s.tokens.size() / 2) found.push_back({.place = i, .held = n, .prompt = {}});
+        if (n > 0 && n >= s.tokens.size() / 2 && n >= std::min(elsewhere, prompt.size() - 1)) found.push_back({.place = i, .held = n, .prompt = {}});
     }
     std::stable_sort(found.begin(), found.end(),
                      [](const granted& a, const granted& b) { return a.held > b.held; });

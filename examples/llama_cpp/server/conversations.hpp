@@ -16,6 +16,7 @@
 
 #include "job.hpp"
 #include "recent_texts.hpp"
+#include "remote.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -41,11 +42,15 @@ class conversations {
     /// `places`: sequences of the session, which must outlive it.
     conversations(llama_run::session& s, unsigned places) : session_(s), places_(places) {}
 
-    /// From now on what is given up goes to files. `beginnings`: shared ones, too. Throws bad_input.
-    void keep_in(kvtl::prefix_store_config config, bool beginnings);
+    /// From now on what is given up goes to files. `beginnings`: shared ones, too. `remote` has more of them, and must outlive
+    /// this; null: none. Throws bad_input.
+    void keep_in(kvtl::prefix_store_config config, bool beginnings, remote_store* remote = nullptr);
+    [[nodiscard]] remote_store* remote() const noexcept { return remote_; }
 
-    /// A sequence for a prompt; nothing where all are busy.
-    [[nodiscard]] std::optional<granted> take(const generation& g);
+    /// Begins to fetch what the remote has more of a prompt than is here; null: nothing.
+    [[nodiscard]] std::shared_ptr<errand> look_ahead(const generation& g);
+    /// A sequence for a prompt, from what is here and what was `brought`; nothing where all are busy.
+    [[nodiscard]] std::optional<granted> take(const generation& g, const std::shared_ptr<errand>& brought = nullptr);
     /// The sequence has taken these tokens.
     void add(unsigned place, std::span<const token_id> tokens);
     /// Nobody works on it any more; it stays as it is. `unread`: what was chosen last, and not decoded.
@@ -55,7 +60,9 @@ class conversations {
 
     /// Stores what the sequence holds, for others.
     void store_beginning(unsigned place);
-    /// Stores a sequence that nobody works on and that has grown since it was stored. False where there is none.
+    /// Stores a sequence that nobody works on, if it has grown since it was stored.
+    void store_now(unsigned place) { put(place); }
+    /// Stores one of them. False where there is none.
     bool store_one();
 
     [[nodiscard]] std::size_t held(unsigned place) const noexcept { return places_[place].tokens.size(); }
@@ -71,7 +78,9 @@ class conversations {
         std::size_t stored = 0;     ///< tokens, when it was stored
         kvtl::prefix_id prefix = 0; ///< as what, if it is to be replaced
     };
-    [[nodiscard]] std::optional<granted> go_on(const std::string& space, std::span<const token_id> prompt);
+    [[nodiscard]] std::vector<token_id> as_said(const generation& g) const;
+    [[nodiscard]] std::optional<granted> go_on(const std::string& space, std::span<const token_id> prompt,
+                                               std::size_t elsewhere);
     [[nodiscard]] std::optional<granted> begin(const std::string& space, std::span<const token_id> prompt);
     [[nodiscard]] bool is_worth_storing(const sequence& s) const noexcept;
     void put(unsigned place);
@@ -80,6 +89,7 @@ class conversations {
     llama_run::session& session_;
     std::vector<sequence> places_;
     std::optional<store> store_;
+    remote_store* remote_ = nullptr;
     bool beginnings_ = false;
     recent_texts recent_{1U << 20}; ///< 4 MiB
     std::unordered_map<kvtl::prefix_id, std::size_t>

@@ -17,6 +17,7 @@
 #include "model_choice.hpp"
 #include "model_digest.hpp"
 #include "program.hpp"
+#include "remote.hpp"
 #include "run_header.hpp"
 #include "run_options.hpp"
 #include "scheduler.hpp"
@@ -27,12 +28,16 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -54,6 +59,9 @@ struct arguments : engine::run_options {
     std::string store;
     std::size_t store_mib = 4096;
     std::size_t write_mib = 0;
+    std::string remote, remote_ca;
+    std::size_t remote_timeout = 2000;
+    std::size_t remote_ttl = 86400;
 
     arguments() { policy = "dynakv_estimate"; }
 };
@@ -82,9 +90,18 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--store-write-mib-per-day", a.write_mib,
                    "most that is written to them in a day (UTC); 0: as much as there is")
         ->capture_default_str();
+    app.add_option("--remote", a.remote,
+                   "where conversations are stored for other servers, too: folder:PATH, redis://HOST:PORT[,HOST:PORT...] or "
+                   "rediss://.. (default: nowhere)");
+    app.add_option("--remote-ca", a.remote_ca,
+                   "PEM file of the certificates to trust with rediss:// (default: those of the system)");
+    app.add_option("--remote-timeout-ms", a.remote_timeout, "longest that a request waits for it")
+        ->capture_default_str();
+    app.add_option("--remote-ttl-s", a.remote_ttl, "seconds that a conversation is there after it was used last")
+        ->capture_default_str();
     engine::define_cache_options(app, a);
     engine::finish_options(app, {"--port", "--parallel", "--context", "--queue", "--max-body-mib",
-                                 "--store-mib", "--store-write-mib-per-day"});
+                                 "--store-mib", "--store-write-mib-per-day", "--remote-timeout-ms", "--remote-ttl-s"});
 }
 
 void check(const CLI::App& app, const arguments& a) {
@@ -97,6 +114,10 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.body_mib >= 1 && a.body_mib <= 1024, "--max-body-mib: valid: 1 to 1024");
     require(a.store_mib <= std::size_t{1} << 30, "--store-mib: valid: 0 to 1073741824");
     require(a.write_mib <= std::size_t{1} << 30, "--store-write-mib-per-day: valid: 0 to 1073741824");
+    require(a.remote.empty() || a.store_mib != 0, "--remote: valid: with a store (--store-mib 1 or more)");
+    require(a.remote_ca.empty() || a.remote.starts_with("rediss://"), "--remote-ca: valid: with --remote rediss://..");
+    require(a.remote_timeout >= 1 && a.remote_timeout <= 60000, "--remote-timeout-ms: valid: 1 to 60000");
+    require(a.remote_ttl >= 1 && a.remote_ttl <= 31536000, "--remote-ttl-s: valid: 1 to 31536000");
     engine::check_run_options(a);
 }
 
@@ -115,7 +136,23 @@ std::string store_folder(const arguments& a) {
     return folder.string();
 }
 
-void keep_conversations(const arguments& a, llama_run::session& session, kvtl_server::conversations& held) {
+/// What all names in the remote begin with: caches with other settings do not take each other's sequences.
+std::string remote_names(const arguments& a) {
+    std::uint64_t hash = 0xCBF29CE484222325U;
+    const auto eat = [&hash](std::string_view text) {
+        for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+        hash *= 0x100000001B3U;
+    };
+    eat(a.policy);
+    eat(std::to_string(a.attend_tokens));
+    for (const std::string& s : a.settings) eat(s);
+    char text[32];
+    std::snprintf(text, sizeof text, "kvtl:1:%016" PRIx64, hash);
+    return text;
+}
+
+void keep_conversations(const arguments& a, llama_run::session& session, kvtl_server::conversations& held,
+                        std::optional<kvtl_server::remote_store>& remote) {
     if (a.store_mib == 0) return;
     if (session.one_sequence_per_batch()) {
         std::fprintf(stderr,
@@ -124,17 +161,26 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
                      program);
         return;
     }
-    try {
-        kvtl::prefix_store_config config{.folder = store_folder(a),
-                                         .model = kvtl_server::model_digest(a.model),
-                                         .file_bytes = std::uint64_t{a.store_mib} << 20};
-        if (a.write_mib != 0) config.write_bytes_per_day = std::uint64_t{a.write_mib} << 20;
-        held.keep_in(std::move(config),
-                     !engine::policy_wants(a.policy)
-                          .evicts); // a beginning without its question is thinned out otherwise
-    } catch (const bad_input& e) {
-        throw bad_input(std::string("--store: ") + e.what() + " (--store-mib 0: without a store)");
-    }
+    const auto as_store = [](const auto& call) {
+        try {
+            return call();
+        } catch (const bad_input& e) {
+            throw bad_input(std::string("--store: ") + e.what() + " (--store-mib 0: without a store)");
+        }
+    };
+    kvtl::prefix_store_config config{.folder = as_store([&] { return store_folder(a); }),
+                                     .model = kvtl_server::model_digest(a.model),
+                                     .file_bytes = std::uint64_t{a.store_mib} << 20};
+    if (a.write_mib != 0) config.write_bytes_per_day = std::uint64_t{a.write_mib} << 20;
+    if (!a.remote.empty())
+        remote.emplace(kvtl_server::remote_options{.place = a.remote,
+                                                   .ca_file = a.remote_ca,
+                                                   .timeout = std::chrono::milliseconds(a.remote_timeout),
+                                                   .ttl = std::chrono::seconds(a.remote_ttl)},
+                       remote_names(a), config.folder, config.model, config.file_bytes);
+    const bool beginnings =
+        !engine::policy_wants(a.policy).evicts; // a beginning without its question is thinned out otherwise
+    as_store([&] { held.keep_in(std::move(config), beginnings, remote ? &*remote : nullptr); });
 }
 
 /// Tokens of a conversation.
@@ -245,8 +291,10 @@ void run(const arguments& a) {
     print_header(a, session);
 
     kvtl_server::metrics counts;
+    std::optional<kvtl_server::remote_store> remote;
     kvtl_server::conversations held(session, static_cast<unsigned>(a.parallel));
-    keep_conversations(a, session, held);
+    keep_conversations(a, session, held, remote);
+    if (remote) counts.watch([&remote] { return remote->statistics(); });
     const bool evicts = engine::policy_wants(a.policy).evicts;
     kvtl_server::scheduler work(session, held, counts,
                                 {.queue = a.queue, .whole_prompts = evicts && !a.prefill_chunk});
@@ -267,6 +315,7 @@ void run(const arguments& a) {
     signals.first_one_stops(nullptr);
     http.stop();
     listening.join();
+    if (remote) remote->finish(std::chrono::seconds(10));
     if (failure) std::rethrow_exception(failure);
 }
 

@@ -59,6 +59,7 @@ void metrics::take(const engine::cache_stats& s, const kvtl::prefix_statistics& 
 std::string metrics::text() const {
     cache_numbers cache;
     kvtl::prefix_statistics stored;
+    const kvtl::remote_statistics remote = remote_ ? remote_() : kvtl::remote_statistics{};
     {
         const std::lock_guard lock(mutex_);
         cache = cache_;
@@ -110,6 +111,12 @@ std::string metrics::text() const {
     count("kvtl_store_refusals_total", "Loads and writes that failed.", stored.refused);
     gauge("kvtl_store_conversations", "Conversations in files.", stored.prefixes);
     gauge("kvtl_store_bytes", "Bytes of their files.", stored.file_bytes);
+    count("kvtl_remote_fetched_total", "Conversations that the remote had.", remote.fetched);
+    count("kvtl_remote_misses_total", "Prompts of which it had no more.", remote.missed);
+    count("kvtl_remote_put_total", "Conversations that were sent to it.", remote.put);
+    count("kvtl_remote_failures_total", "Calls of it that failed.", remote.failed);
+    count("kvtl_remote_read_bytes_total", "Bytes read from it.", remote.bytes_read);
+    count("kvtl_remote_written_bytes_total", "Bytes written to it.", remote.bytes_written);
     return out;
 }
 

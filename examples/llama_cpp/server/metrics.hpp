@@ -5,14 +5,17 @@
 #pragma once
 
 #include <kvtl/prefix_store.hpp>
+#include <kvtl/store/remote_tier.hpp>
 
 #include "kv_cache.hpp"
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace kvtl_server {
 
@@ -42,6 +45,8 @@ class metrics {
 
     /// What the cache and the store have counted so far.
     void take(const engine::cache_stats& s, const kvtl::prefix_statistics& stored);
+    /// Where the numbers of the remote come from, which change while nobody asks. Before others read.
+    void watch(std::function<kvtl::remote_statistics()> remote) { remote_ = std::move(remote); }
 
     /// In the text format of Prometheus.
     [[nodiscard]] std::string text() const;
@@ -54,6 +59,7 @@ class metrics {
     mutable std::mutex mutex_;
     cache_numbers cache_;
     kvtl::prefix_statistics store_;
+    std::function<kvtl::remote_statistics()> remote_;
 };
 
 } // namespace kvtl_server

@@ -24,6 +24,15 @@ scheduler::scheduler(llama_run::session& s, conversations& c, metrics& m, const 
     : session_(s), conversations_(c), metrics_(m), options_(o), slots_(c.size()), batch_(s.batch()),
       states_(c.size()) {
     metrics_.take(session_.stats(), conversations_.statistics());
+    if (remote_store* const remote = c.remote())
+        remote->when_it_comes([this] {
+            const std::lock_guard lock(mutex_);
+            changed_.notify_one();
+        });
+}
+
+scheduler::~scheduler() {
+    if (remote_store* const remote = conversations_.remote()) remote->when_it_comes({});
 }
 
 std::shared_ptr<job> scheduler::submit(generation g) {
@@ -33,7 +42,7 @@ std::shared_ptr<job> scheduler::submit(generation g) {
         ++metrics_.refused;
         return nullptr;
     }
-    queue_.push_back({made, clock::now()});
+    queue_.push_back({.what = made, .since = clock::now()});
     metrics_.waiting = queue_.size();
     changed_.notify_one();
     return made;
@@ -43,6 +52,7 @@ void scheduler::run() {
     try {
         while (wait_for_work()) {
             forget_who_left();
+            look_ahead();
             admit();
             if (fill()) decode();
             publish();
@@ -75,17 +85,29 @@ std::vector<slot_state> scheduler::slots() const {
 bool scheduler::wait_for_work() {
     const bool busy =
         std::any_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
-    const auto ready = [&] { return stopping_ || busy || !queue_.empty(); };
+    const auto ready = [&] {
+        return stopping_ || busy || std::any_of(queue_.begin(), queue_.end(), [](const waiting_job& w) {
+            return !w.looked || w.ready();
+        });
+    };
+    const auto idle_at = clock::now() + idle_before_storing;
+    bool all_stored = false;
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, idle_before_storing, ready)) {
-        bool stored = true;
-        while (stored && !ready()) {
+    while (!ready()) {
+        if (!all_stored && clock::now() >= idle_at) {
             lock.unlock();
-            stored = conversations_.store_one();
-            if (stored) publish();
+            all_stored = !conversations_.store_one();
+            if (!all_stored) publish();
             lock.lock();
+            continue;
         }
-        if (!stored) changed_.wait(lock, ready);
+        auto until = all_stored ? clock::time_point::max() : idle_at;
+        for (const waiting_job& w : queue_)
+            if (w.fetched && !w.fetched->over()) until = std::min(until, w.fetched->until());
+        if (until == clock::time_point::max())
+            changed_.wait(lock);
+        else
+            changed_.wait_until(lock, until);
     }
     return !stopping_;
 }
@@ -97,10 +119,43 @@ void scheduler::forget_who_left() {
         metrics_.waiting = queue_.size();
     }
     for (unsigned i = 0; i < slots_.size(); ++i)
-        if (slots_[i].what && slots_[i].what->given_up()) {
+        if (slot& s = slots_[i]; s.what && s.what->given_up() && !s.abandoned) {
             ++metrics_.given_up;
-            leave(i);
+            const bool midway = s.read > s.usage.cached && s.read < s.prompt.size();
+            if (midway && !options_.whole_prompts) {
+                s.abandoned = true;
+                s.shared = 0;
+                s.prompt.resize(s.read + 1); // the cache takes no other call before its prompt has ended
+                continue;
+            }
+            put_away(i);
         }
+}
+
+/// Who left may come back: what was said so far is stored.
+void scheduler::put_away(unsigned i) {
+    leave(i, slots_[i].next);
+    conversations_.store_now(i);
+}
+
+/// Begins to fetch what the remote has of the prompts that have come.
+void scheduler::look_ahead() {
+    for (;;) {
+        std::shared_ptr<job> what;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const waiting_job& w : queue_)
+                if (!w.looked) what = w.what;
+            if (!what) return;
+        }
+        std::shared_ptr<errand> sent = conversations_.look_ahead(what->asked);
+        const std::lock_guard lock(mutex_);
+        for (waiting_job& w : queue_)
+            if (w.what == what) {
+                w.looked = true;
+                w.fetched = std::move(sent);
+            }
+    }
 }
 
 void scheduler::admit() {
@@ -108,20 +163,22 @@ void scheduler::admit() {
         waiting_job first;
         {
             const std::lock_guard lock(mutex_);
-            if (queue_.empty()) return;
-            first = queue_.front();
+            const auto at =
+                std::find_if(queue_.begin(), queue_.end(), [](const waiting_job& w) { return w.ready(); });
+            if (at == queue_.end()) return;
+            first = *at;
         }
         std::optional<granted> g;
         std::string failure;
         try {
-            g = conversations_.take(first.what->asked);
+            g = conversations_.take(first.what->asked, first.fetched);
             if (!g) return;
         } catch (const std::exception& e) {
             failure = e.what();
         }
         {
             const std::lock_guard lock(mutex_); // nobody else takes any
-            queue_.pop_front();
+            std::erase_if(queue_, [&](const waiting_job& w) { return w.what == first.what; });
             metrics_.waiting = queue_.size();
         }
         if (g) {
@@ -227,6 +284,7 @@ void scheduler::decode() {
 
 void scheduler::take(unsigned i, std::span<const float> logits) {
     slot& s = slots_[i];
+    if (s.abandoned) return put_away(i);
     const auto now = clock::now();
     if (s.usage.generated == 0)
         metrics_.first_token.observe(seconds(now - s.since));
@@ -265,7 +323,8 @@ void scheduler::fail(unsigned i, const std::string& sentence) {
 
 /// The job has ended; its tokens stay, except of a prompt that was not read to its end.
 void scheduler::leave(unsigned i, std::optional<token_id> unread) {
-    const bool read = slots_[i].read == slots_[i].usage.prompt;
+    // Between two batches a prompt is open where a part of it was read.
+    const bool read = slots_[i].read == slots_[i].prompt.size() || slots_[i].read == slots_[i].usage.cached;
     --metrics_.answering;
     slots_[i] = {};
     if (read)

@@ -37,6 +37,9 @@ struct slot_state {
 class scheduler {
   public:
     scheduler(llama_run::session& s, conversations& c, metrics& m, const scheduler_options& o);
+    ~scheduler();
+    scheduler(const scheduler&) = delete;
+    scheduler& operator=(const scheduler&) = delete;
 
     /// Null where the queue is full, or stop() was called.
     [[nodiscard]] std::shared_ptr<job> submit(generation g);
@@ -53,6 +56,9 @@ class scheduler {
     struct waiting_job {
         std::shared_ptr<job> what;
         clock::time_point since;
+        bool looked = false;            ///< whether the remote has more of it
+        std::shared_ptr<errand> fetched{}; ///< what it waits for; null: nothing
+        [[nodiscard]] bool ready() const noexcept { return looked && (fetched == nullptr || fetched->over()); }
     };
     /// A sequence of the session and the job that it is busy with.
     struct slot {
@@ -66,10 +72,12 @@ class scheduler {
         std::optional<text_stream> text;
         std::optional<token_id> next;     ///< chosen, not decoded yet
         std::optional<std::size_t> asked; ///< the token of the batch that has its logits
+        bool abandoned = false; ///< its client has left; one token more ends what was read of its prompt
     };
 
     [[nodiscard]] bool wait_for_work();
     void forget_who_left();
+    void look_ahead();
     void admit();
     void begin(waiting_job w, granted g);
     [[nodiscard]] bool fill();
@@ -79,6 +87,7 @@ class scheduler {
     void finish(unsigned i, finish_reason reason, std::optional<token_id> unread = {});
     void fail(unsigned i, const std::string& sentence);
     void leave(unsigned i, std::optional<token_id> unread = {});
+    void put_away(unsigned i);
     void publish();
     void end_all();
 

@@ -1,0 +1,308 @@
+# kvtl-server --remote: conversations that another server goes on with, and a remote that is not there, hangs, or lies.
+#
+#   remote.py KVTL-SERVER examples/data
+# SPDX-License-Identifier: MIT
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from client import Server
+
+program, data = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:3])
+model = f"{data}/tiny-2k.gguf"
+long_text = pathlib.Path(f"{data}/prose.txt").read_text()[:4500]
+needs_redis = unittest.skipUnless(shutil.which("redis-server") and shutil.which("redis-cli"),
+                                  "there is no redis-server (Debian: redis-server)")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Redis:
+    """A server on loopback that ends with the test."""
+
+    def __init__(self, test, *arguments):
+        self.port = free_port()
+        self.process = subprocess.Popen(["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                                         "--dir", str(test.folder), *arguments], stdout=subprocess.DEVNULL)
+        test.addCleanup(self.end)
+        Server.until(lambda: self.cli("ping") in ("PONG", "NOAUTH Authentication required."))
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def cli(self, *words):
+        return subprocess.run(["redis-cli", "-p", str(self.port), "--raw", *words], capture_output=True, text=True,
+                              errors="replace", check=False).stdout.strip()
+
+    def keys(self, pattern="*"):
+        return self.cli("keys", pattern).split()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.machines = 0
+
+    def machine(self, remote, *arguments, policy="full"):
+        """A server with a folder of its own."""
+        self.machines += 1
+        return Server(program, "-m", model, "--policy", policy, "--store", f"store{self.machines}", "--remote", remote,
+                      *arguments, folder=self.folder)
+
+    def turn(self, server, prompt, key=None, cached_at_least=None):
+        reply = server.complete(prompt, key, max_tokens=20)
+        self.assertEqual(reply.status, 200, reply.body)
+        cached = reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+        if cached_at_least is not None:
+            self.assertGreaterEqual(cached, cached_at_least)
+        return reply.json["choices"][0]["text"], cached
+
+    def lines(self, words):
+        return [line for line in (self.folder / "log").read_text().splitlines() if words in line]
+
+    def goes_on(self, remote, *arguments, policy="full"):
+        """Two machines take turns in a conversation."""
+        with self.machine(remote, *arguments, policy=policy) as server:
+            first, cached = self.turn(server, long_text)
+            self.assertEqual(cached, 0)
+            Server.until(lambda: server.metrics()["kvtl_remote_put_total"] == 1)
+        prompt = long_text + first + "\nQuestion: what is it?"
+        with self.machine(remote, *arguments, policy=policy) as server:
+            second, _ = self.turn(server, prompt, cached_at_least=1000)
+            self.assertEqual(server.metrics()["kvtl_remote_fetched_total"], 1)
+            self.turn(server, prompt, cached_at_least=1000) # here by now
+            self.assertEqual(server.metrics()["kvtl_remote_fetched_total"], 1)
+        self.assertEqual(self.lines("--remote:"), [])
+        with self.machine(remote, *arguments, policy=policy) as server: # what was saved when that one stopped
+            self.turn(server, prompt + second + " and", cached_at_least=1020)
+        return prompt, second
+
+
+class Folders(Base):
+    def test_another_server_goes_on(self):
+        (self.folder / "shared").mkdir()
+        prompt, second = self.goes_on("folder:shared")
+        with Server(program, "-m", model, "--policy", "full", folder=self.folder) as cold:
+            self.assertEqual(self.turn(cold, prompt)[0], second)
+
+    def test_presets_of_clusters_go_on_too(self):
+        (self.folder / "shared").mkdir()
+        self.goes_on("folder:shared", policy="dynakv_estimate")
+
+    def test_users_and_settings_are_apart(self):
+        (self.folder / "shared").mkdir()
+        with self.machine("folder:shared") as server:
+            said, _ = self.turn(server, long_text, "alice")
+        self.assertTrue(list((self.folder / "shared").iterdir()))
+        with self.machine("folder:shared") as server:
+            self.assertEqual(self.turn(server, long_text + said, "bob")[1], 0)
+            self.assertEqual(self.turn(server, long_text + said)[1], 0)
+            self.turn(server, long_text + said, "alice", cached_at_least=1000)
+        with self.machine("folder:shared", "--attend-tokens", "128") as server:
+            self.assertEqual(self.turn(server, long_text + said, "alice")[1], 0)
+            self.assertEqual(server.metrics()["kvtl_remote_failures_total"], 0)
+        for blob in (self.folder / "shared").iterdir():
+            self.assertEqual(blob.stat().st_mode & 0o777, 0o600)
+            self.assertNotIn("alice", blob.name)
+
+    def test_many_at_once(self):
+        (self.folder / "shared").mkdir()
+        texts = [long_text[300 * i : 300 * i + 900] for i in range(6)]
+        with self.machine("folder:shared") as server:
+            said = [self.turn(server, t)[0] for t in texts]
+        with self.machine("folder:shared", "--parallel", "2") as server:
+            sockets = [server.open("/v1/completions", {"prompt": t + s + " and", "max_tokens": 4, "temperature": 0})
+                       for t, s in zip(texts, said)]
+            for s in sockets:
+                answer = b""
+                while b"cached_tokens" not in answer:
+                    more = s.recv(65536)
+                    self.assertTrue(more)
+                    answer += more
+                s.close()
+            self.assertEqual(server.metrics()["kvtl_remote_fetched_total"], len(texts))
+
+
+@needs_redis
+class OnRedis(Base):
+    def test_another_server_goes_on(self):
+        redis = Redis(self)
+        self.goes_on(f"redis://{redis.address}/2")
+        self.assertEqual(redis.cli("-n", "0", "dbsize"), "0")
+        kinds = {key.split(":")[3][0] for key in redis.cli("-n", "2", "keys", "*").split()}
+        self.assertEqual(kinds, {"{", "m", "s"})
+
+    def test_a_password(self):
+        redis = Redis(self, "--requirepass", "se:cr@et")
+        self.goes_on(f"redis://:se:cr@et@{redis.address}")
+        for remote in (f"redis://:wrong@{redis.address}", f"redis://{redis.address}"):
+            done = self.refused(remote)
+            self.assertIn("it refuses: ", done)
+            self.assertNotIn("wrong", done.replace("WRONGPASS", ""))
+
+    def refused(self, remote, *arguments):
+        done = subprocess.run([program, "-m", model, "--port", "0", "--store", "s", "--remote", remote, *arguments],
+                              cwd=self.folder, capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        said = [line for line in done.stderr.splitlines() if "--remote" in line]
+        self.assertEqual(len(said), 1, done.stderr)
+        return said[0]
+
+    def test_tls(self):
+        if not shutil.which("openssl"):
+            self.skipTest("there is no openssl")
+        port = free_port()
+        for name in ("right", "other"):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=x",
+                            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"],
+                           cwd=self.folder, check=True, capture_output=True)
+        Redis(self, "--tls-port", str(port), "--tls-cert-file", str(self.folder / "right.pem"), "--tls-key-file",
+              str(self.folder / "right.key"), "--tls-ca-cert-file", str(self.folder / "right.pem"), "--tls-auth-clients", "no")
+        remote = f"rediss://127.0.0.1:{port}"
+        said = self.refused(remote, "--remote-ca", "other.pem")
+        if "no TLS" in said:
+            self.skipTest("this build has no TLS")
+        self.assertIn("its certificate is refused", said)
+        self.assertIn("no certificates to trust", self.refused(remote, "--remote-ca", "none.pem"))
+        self.goes_on(remote, "--remote-ca", "right.pem")
+
+    def test_a_remote_that_is_not_there_comes_later(self):
+        redis = Redis(self)
+        redis.end()
+        with self.machine(f"redis://{redis.address}") as server:
+            self.turn(server, long_text)
+            self.assertEqual(len(self.lines("warning: --remote: ")), 2) # a connection to read, one to write
+        self.assertIn("Connection refused", (self.folder / "log").read_text())
+
+    def test_one_of_three_is_lost(self):
+        servers = [Redis(self) for _ in range(3)]
+        remote = "redis://" + ",".join(s.address for s in servers)
+        texts = [long_text[300 * i : 300 * i + 700] for i in range(8)]
+        with self.machine(remote) as server:
+            said = [self.turn(server, t)[0] for t in texts]
+        servers[0].end()
+        with self.machine(remote, "--remote-timeout-ms", "2000") as server:
+            for t, s in zip(texts, said):
+                self.turn(server, t + s + " and") # none fails
+            after = server.metrics()
+        self.assertGreater(after["kvtl_remote_fetched_total"], 0)
+        self.assertLess(after["kvtl_remote_fetched_total"], len(texts))
+
+    def test_one_that_hangs_holds_nobody_longer_than_the_deadline(self):
+        redis = Redis(self)
+        with self.machine(f"redis://{redis.address}") as server:
+            said, _ = self.turn(server, long_text)
+        with self.machine(f"redis://{redis.address}", "--remote-timeout-ms", "1500") as server:
+            redis.process.send_signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            text, cached = self.turn(server, long_text + said + " and")
+            self.assertEqual(cached, 0)
+            self.assertLess(time.monotonic() - begin, 60) # it would be forever
+            self.assertEqual(len(self.lines("--remote: server")), 1)
+            redis.process.send_signal(signal.SIGCONT)
+            self.assertTrue(text)
+
+    def test_values_of_another_format(self):
+        redis = Redis(self)
+        with self.machine(f"redis://{redis.address}") as server:
+            said, _ = self.turn(server, long_text)
+        for pattern, words in (("*:m:*", "another format"), ("*:s:*", "valid: up to")):
+            for key in redis.keys(pattern):
+                redis.cli("set", key, "somebody else's value, which is longer than a signpost")
+            with self.machine(f"redis://{redis.address}") as server:
+                self.assertEqual(self.turn(server, long_text + said + " and")[1], 0)
+                self.assertEqual(len(self.lines("--remote: ")), 1)
+                self.assertIn(words, self.lines("--remote: ")[0])
+                server.kill()
+
+    def test_chunks_that_ran_out(self):
+        redis = Redis(self)
+        with self.machine(f"redis://{redis.address}") as server:
+            said, _ = self.turn(server, long_text)
+        for key in redis.keys("*:{*}:*"):
+            redis.cli("unlink", key)
+        with self.machine(f"redis://{redis.address}") as server:
+            self.assertEqual(self.turn(server, long_text + said + " and")[1], 0)
+            self.assertIn("has run out", self.lines("--remote: ")[0])
+
+
+class BadInput(Base):
+    def test_places(self):
+        for remote, words in (("redis:/x", "begins with none of its kinds"), ("folder:none", "make the folder first"),
+                              ("redis://", "there is no server"), ("redis://host", "'host' has no host and port"),
+                              ("redis://:7", "':7' has no host and port"), ("redis://h:0", "the port is 0"),
+                              ("redis://h:99999", "the port is '99999'"), ("redis://h:x", "the port is 'x'"),
+                              ("redis://pw@h:1", "no : before the password"), ("redis://:@h:1", "the password is empty"),
+                              ("redis://h:1/x", "the database is 'x'")):
+            done = subprocess.run([program, "-m", model, "--store", "s", "--remote", remote], cwd=self.folder,
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, remote)
+            said = [line for line in done.stderr.splitlines() if words in line]
+            self.assertEqual(len(said), 1, (remote, done.stderr))
+        for arguments in (["--remote", "folder:.", "--store-mib", "0"], ["--remote-ca", "x"], ["--remote-timeout-ms", "0"],
+                          ["--remote-ttl-s", "0"]):
+            done = subprocess.run([program, "-m", model, *arguments], cwd=self.folder, capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("valid: ", done.stderr)
+
+
+class Interrupted(Base):
+    """A client that leaves: what it was shown is stored at once."""
+
+    def test_while_it_is_answered(self):
+        with Server(program, "-m", model, "--policy", "full", "--store", "store", folder=self.folder) as server:
+            connection = server.open("/v1/completions", {"prompt": long_text, "max_tokens": 400, "temperature": 0, "stream": True})
+            shown = b""
+            while shown.count(b"data: ") < 3:
+                shown += connection.recv(65536)
+            connection.close()
+            Server.until(lambda: server.busy() == 0)
+            Server.until(lambda: server.metrics()["kvtl_store_conversations"] == 1)
+            server.kill()
+        with Server(program, "-m", model, "--policy", "full", "--store", "store", folder=self.folder) as server:
+            text = "".join(json.loads(line.removeprefix(b"data: "))["choices"][0]["text"]
+                           for line in shown.split(b"\r\n") if line.startswith(b"data: ") and line.endswith(b"}"))
+            prompt = server.post("/tokenize", {"content": long_text, "add_special": True}).json["tokens"]
+            self.turn(server, long_text + text + " and so on, and so on", cached_at_least=len(prompt))
+
+    def test_while_its_prompt_is_read(self):
+        half = long_text[:1500]
+        with Server(program, "-m", model, "--policy", "full", "--store", "store", "--prefill-chunk", "16", "--threads", "1",
+                    folder=self.folder) as server:
+            said, _ = self.turn(server, half)
+            before = server.metrics()["kvtl_prompt_tokens_total"]
+            prompt = half + said + long_text[1500:]
+            connection = server.open("/v1/completions", {"prompt": prompt, "max_tokens": 4, "temperature": 0})
+            Server.until(lambda: server.metrics()["kvtl_prompt_tokens_total"] > before)
+            connection.close()
+            Server.until(lambda: server.busy() == 0)
+            server.kill() # at once: it is stored already
+        with Server(program, "-m", model, "--policy", "full", "--store", "store", folder=self.folder) as server:
+            again, _ = self.turn(server, prompt, cached_at_least=300)
+        with Server(program, "-m", model, "--policy", "full", folder=self.folder) as cold:
+            self.assertEqual(self.turn(cold, prompt), (again, 0))
+
+
+if __name__ == "__main__":
+    os.environ.pop("HOME", None) # nothing of a user's own
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
