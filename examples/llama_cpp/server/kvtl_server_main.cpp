@@ -170,7 +170,8 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
     };
     kvtl::prefix_store_config config{.folder = as_store([&] { return store_folder(a); }),
                                      .model = kvtl_server::model_digest(a.model),
-                                     .file_bytes = std::uint64_t{a.store_mib} << 20};
+                                     .file_bytes = std::uint64_t{a.store_mib} << 20,
+                                     .rewind_tokens = 32}; // a client that left has seen a little less than was generated
     if (a.write_mib != 0) config.write_bytes_per_day = std::uint64_t{a.write_mib} << 20;
     if (!a.remote.empty())
         remote.emplace(kvtl_server::remote_options{.place = a.remote,

@@ -63,7 +63,7 @@ class Curl(Clients):
     def test_curl(self):
         def curl(path, body, *more):
             return subprocess.run(["curl", "-sS", "-N", *more, "-H", "Authorization: Bearer secret", "-H",
-                                   "Content-Type: application/json", "-d", json.dumps(body), self.url + path],
+                                   "Content-Type: application/json", "-d", "@-", self.url + path], input=json.dumps(body),
                                   capture_output=True, text=True, check=True, timeout=120).stdout
 
         asked = {"messages": [{"role": "user", "content": question}], "max_tokens": 8, "temperature": 0}

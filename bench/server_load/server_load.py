@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+# Load and waiting times of kvtl-server, from outside. It starts what it needs on loopback, and ends it.
+#
+#   server_load.py load KVTL-SERVER MODEL [--requests 10000] [--rates 50,100,200]
+#       requests that arrive at random (Poisson, seed 1): times to the whole answer, what is lost, memory of the process
+#   server_load.py first-token KVTL-SERVER MODEL TEXT [--rounds 5]
+#       time to the first token of a long prompt: computed, from a slot, from a file, from Redis, after a restart; and with a
+#       Redis of three that is lost, hangs, or is slow
+#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4]
+#       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process
+#
+# Prints tables of Markdown. Only the standard library.
+# SPDX-License-Identifier: MIT
+import argparse
+import asyncio
+import collections
+import http.client
+import json
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    def __init__(self, program, model, folder, *arguments):
+        self.log = open(pathlib.Path(folder) / "log", "a")
+        self.process = subprocess.Popen([program, "-m", model, "--port", "0", *map(str, arguments)], cwd=folder,
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.process.stdout.readline()
+        if not line.startswith("listening on "):
+            sys.exit(f"no server: {line}; see {self.log.name}")
+        self.port = int(line.strip().rpartition(":")[2])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self.log.close()
+
+    def resident_mib(self, what="VmRSS"):
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(what):
+                return int(line.split()[1]) / 1024
+        return 0
+
+    def complete(self, prompt, tokens=1):
+        """Seconds to the first token and to the end, usage, text."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        begin = time.monotonic()
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+             "stream_options": {"include_usage": True}}), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        first, text, usage = None, "", None
+        while line := reply.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(event["error"])
+            usage = event.get("usage") or usage
+            for choice in event["choices"]:
+                if first is None and (choice["text"] or choice["finish_reason"]):
+                    first = time.monotonic() - begin
+                text += choice["text"]
+        connection.close()
+        return first, time.monotonic() - begin, usage, text
+
+    def metrics(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+class Redis:
+    def __init__(self, folder):
+        self.port = free_port()
+        self.process = subprocess.Popen(["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                                         "--dir", str(folder)], stdout=subprocess.DEVNULL)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Slow:
+    """Passes bytes on to a server, a few KiB at a time."""
+
+    def __init__(self, port, bytes_per_s):
+        self.target, self.rate = port, bytes_per_s
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listening.accept()
+            server = socket.create_connection(("127.0.0.1", self.target))
+            threading.Thread(target=self.pass_on, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self.pass_on, args=(server, client, self.rate), daemon=True).start()
+
+    @staticmethod
+    def pass_on(source, target, rate):
+        try:
+            while data := source.recv(4096 if rate else 65536):
+                if rate:
+                    time.sleep(len(data) / rate)
+                target.sendall(data)
+        except OSError:
+            pass
+        for s in (source, target):
+            s.close()
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(p * len(values)))]
+
+
+# ------------------------------------------------------------------------------------------------------------ load
+async def one_request(port, body, times, states):
+    begin = time.monotonic()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        answer = await asyncio.wait_for(reader.read(), 120)
+        writer.close()
+        status = answer[9:12].decode()
+        whole = b'"finish_reason"' in answer
+        states[status if whole or status != "200" else "cut off"] += 1
+        if status == "200" and whole:
+            times.append(time.monotonic() - begin)
+    except (OSError, asyncio.TimeoutError) as e:
+        states[type(e).__name__] += 1
+
+
+async def arrive(server, rate, requests, rss):
+    chance = random.Random(1)
+    times, states, tasks = [], collections.Counter(), set()
+    due = time.monotonic()
+    for i in range(requests):
+        due += chance.expovariate(rate)
+        await asyncio.sleep(max(0, due - time.monotonic()))
+        body = json.dumps({"prompt": f"Request {chance.randrange(1000)}: what is", "max_tokens": chance.randint(1, 4),
+                           "temperature": 0}).encode()
+        task = asyncio.create_task(one_request(server.port, body, times, states))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        if i % (requests // 4) == requests // 8:
+            rss.append(server.resident_mib())
+    await asyncio.gather(*tasks)
+    rss.append(server.resident_mib())
+    return times, states
+
+
+def load(a):
+    print("| requests per s | answered | 503 | others | p50 ms | p99 ms | most ms | memory of the process, MiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--store", "store", "--threads", "1",
+                                                         "--memory-mib", a.memory_mib, "--parallel", "8", "--queue", "512") as server:
+        server.complete("Hello")
+        for rate in map(float, a.rates.split(",")):
+            rss = []
+            times, states = asyncio.run(arrive(server, rate, a.requests, rss))
+            others = sum(states.values()) - states["200"] - states["503"]
+            print(f"| {rate:g} | {states['200']} | {states['503']} | {others} | {1000 * percentile(times, .5):.0f} | "
+                  f"{1000 * percentile(times, .99):.0f} | {1000 * max(times):.0f} | {', '.join(f'{m:.0f}' for m in rss)} |", flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------- first token
+def first_token(a):
+    text = pathlib.Path(a.text).read_text()
+    rows = {}
+
+    def note(name, measured, timeout=""):
+        rows.setdefault(name, []).append((measured[0], measured[2]["prompt_tokens_details"]["cached_tokens"], timeout))
+
+    for turn in range(a.rounds):
+        prompt = text[500 * turn : 500 * turn + 4400]
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            redis = [Redis(folder) for _ in range(3)]
+            remote = "redis://" + ",".join(f"127.0.0.1:{r.port}" for r in redis)
+            common = ["--threads", "1", "--policy", a.policy, "--remote", remote]
+
+            def server(store, *more):
+                return Server(a.program, a.model, folder, "--store", store, *common, *more)
+
+            with server("one") as s:
+                note("computed", s.complete(prompt))
+                note("from its slot", s.complete(prompt))
+                while s.metrics()["kvtl_remote_put_total"] < 1:
+                    time.sleep(0.05)
+            with server("one") as s:
+                note("from a file, after a restart", s.complete(prompt))
+            with server("two") as s:
+                note("from Redis, by another server", s.complete(prompt))
+            with server("three") as s:
+                redis[0].end()
+                note("one of three is lost", s.complete(prompt))
+            with server("four") as s:
+                for r in redis[1:]:
+                    r.process.send_signal(signal.SIGSTOP)
+                note("two hang, one is lost", s.complete(prompt))
+                note("again: they are left alone", s.complete(text[10000 + 500 * turn : 14400 + 500 * turn]))
+                for r in redis[1:]:
+                    r.process.send_signal(signal.SIGCONT)
+            one = Redis(folder)
+            slow = Slow(one.port, 1 << 20)
+            common[-1] = f"redis://127.0.0.1:{one.port}"
+            with server("five") as s:
+                s.complete(prompt)
+                while s.metrics()["kvtl_remote_put_total"] < 1:
+                    time.sleep(0.05)
+            common[-1] = f"redis://127.0.0.1:{slow.port}"
+            with server("six") as s:
+                note("one that sends 1 MiB per s, deadline 2 s", s.complete(prompt))
+            for r in [*redis, one]:
+                r.end()
+    print("| where the prompt comes from | median ms to the first token | most ms | tokens not computed, of all rounds |")
+    print("| --- | --- | --- | --- |")
+    for name, all_of in rows.items():
+        ms = [1000 * m[0] for m in all_of]
+        print(f"| {name} | {statistics.median(ms):.0f} | {max(ms):.0f} | {', '.join(str(m[1]) for m in all_of)} |")
+
+
+# ----------------------------------------------------------------------------------------------------------- users
+def users(a):
+    text = pathlib.Path(a.text).read_text()
+    print("| cache | turns | seconds | tokens generated per s | p50 ms to the first token | p99 ms | not computed again | memory, MiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, arguments in (("kvtl, files", ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", "2", "--store", "store"]),
+                            ("whole caches in memory, no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
+        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", *arguments) as server:
+            said = [text[700 * u : 700 * u + 3000] for u in range(a.users)]
+            first, cached, prompts, generated = [], 0, 0, 0
+            begin = time.monotonic()
+            for turn in range(a.turns):
+                for u in range(a.users):
+                    f, _, usage, answer = server.complete(said[u], 16)
+                    said[u] += answer + f" And what is {turn}?"
+                    first.append(f)
+                    cached += usage["prompt_tokens_details"]["cached_tokens"]
+                    prompts += usage["prompt_tokens"]
+                    generated += usage["completion_tokens"]
+            took = time.monotonic() - begin
+            print(f"| {name} | {len(first)} | {took:.1f} | {generated / took:.1f} | {1000 * percentile(first, .5):.0f} | "
+                  f"{1000 * percentile(first, .99):.0f} | {100 * cached / prompts:.0f} % | {server.resident_mib('VmHWM'):.0f} "
+                  f"(cache {server.metrics()['kvtl_cache_memory_bytes'] / 2**20:.1f}) |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["load", "first-token", "users"])
+    parser.add_argument("program", type=lambda p: str(pathlib.Path(p).resolve()))
+    parser.add_argument("model", type=lambda p: str(pathlib.Path(p).resolve()))
+    parser.add_argument("text", nargs="?")
+    parser.add_argument("--requests", type=int, default=10000)
+    parser.add_argument("--rates", default="50,100,200")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--users", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
+    parser.add_argument("--policy", default="dynakv_estimate")
+    parser.add_argument("--memory-mib", default="64")
+    a = parser.parse_args()
+    if a.what != "load" and a.text is None:
+        parser.error("TEXT is missing; valid: a file of text")
+    {"load": load, "first-token": first_token, "users": users}[a.what](a)
+
+
+if __name__ == "__main__":
+    main()
