@@ -101,6 +101,13 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::bud
 /// Presets whose heads are decided or stored together always divide sequences.
 enum class division : std::uint8_t { heads, sequences };
 
+/// Products of attention. exact: multiply-adds of floats, or what has their accuracy but for a few bits. relaxed: queries are
+/// rounded to the precision of the rows, and weights of bf16 rows to bf16 (simd/relaxed.hpp): outputs err by about 1e-3
+/// instead of 1e-6. That is for rows of bf16 and for codes of int8_row, in heads of 64, 128, 192 or 256 numbers; other rows
+/// keep exact products. open() refuses `relaxed` where nothing of the cache has relaxed products;
+/// `relaxed_if_available` is exact there (kv_manager::products()).
+enum class precision : std::uint8_t { exact, relaxed, relaxed_if_available };
+
 /// How the model attends, if it differs from softmax(q . k / sqrt(D)) over all earlier tokens. Logits per
 /// head that join the softmax come with each call (layer_input::sink_logits).
 struct attention_rule {
@@ -120,6 +127,8 @@ struct attention_rule {
 template <class Preset> struct cache_config {
     kvtl::shape shape{};        ///< L, HQ, H, D
     attention_rule attention{}; ///< scale, cap, sliding windows
+    /// Of products of attention. Scores that an index chooses units by are always exact.
+    kvtl::precision precision = kvtl::precision::exact;
     std::size_t max_tokens = 0; ///< tokens per sequence, prompt included
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;    ///< bound on everything that kvtl holds in DRAM; open() reserves it

@@ -51,6 +51,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
@@ -454,6 +455,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
 
     [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
+    /// Products of attention (config.precision): "exact", "relaxed", or "exact" with what is missing for relaxed ones.
+    [[nodiscard]] std::string_view products() const noexcept { return core_->products; }
     [[nodiscard]] io_device_info device_info() const noexcept { return core_->device_info(); }
     /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for one that is not there.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {

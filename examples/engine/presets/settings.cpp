@@ -17,11 +17,20 @@ kvtl::error bad_setting(const setting& s, const std::string& why) {
             "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
 }
 
+constexpr std::pair<std::string_view, kvtl::precision> precisions[] = {
+    {"exact", kvtl::precision::exact},
+    {"relaxed", kvtl::precision::relaxed},
+    {"relaxed_if_available", kvtl::precision::relaxed_if_available}};
+
 template <class T> bool parse_value(const std::string& text, T& out) {
     if constexpr (std::is_same_v<T, bool>) {
         if (text != "0" && text != "1" && text != "true" && text != "false") return false;
         out = text == "1" || text == "true";
         return true;
+    } else if constexpr (std::is_same_v<T, kvtl::precision>) {
+        for (const auto& [name, value] : precisions)
+            if (text == name) return out = value, true;
+        return false;
     } else {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
         return error == std::errc{} && end == text.data() + text.size();
@@ -54,7 +63,14 @@ std::vector<std::pair<std::string, std::string>> list_settings(const config_fiel
     for (const config_field& f : fields.all) {
         std::ostringstream text;
         text << std::boolalpha;
-        std::visit([&](const auto* value) { text << *value; }, f.value);
+        std::visit(
+            [&](const auto* value) {
+                if constexpr (std::is_same_v<decltype(value), const kvtl::precision*>)
+                    text << precisions[static_cast<std::size_t>(*value)].first;
+                else
+                    text << *value;
+            },
+            f.value);
         all.emplace_back(std::string(f.slot) + "." + f.name, text.str());
     }
     return all;

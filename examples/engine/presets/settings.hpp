@@ -17,7 +17,7 @@ namespace engine {
 struct config_field {
     const char* slot;
     const char* name;
-    std::variant<bool*, std::uint8_t*, std::uint32_t*, std::size_t*, float*, double*> value;
+    std::variant<bool*, std::uint8_t*, std::uint32_t*, std::size_t*, float*, double*, kvtl::precision*> value;
 };
 
 /// All fields of all slots. They point into the config, and no longer than it lives.
@@ -56,6 +56,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     fields.add("cache", "window_tokens", &c.window_tokens);
     fields.add("cache", "sink_tokens", &c.sink_tokens);
     fields.add("cache", "centroid_bits", &c.centroid_bits);
+    fields.add("cache", "precision", &c.precision);
     fields.add("cache", "open_pages", &c.open_pages);
     fields.add("cache", "read_through_pages", &c.read_through_pages);
     fields.add("cache", "lend_tables", &c.lend_tables);

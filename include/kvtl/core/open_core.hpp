@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -97,6 +98,7 @@ template <class Types> struct cache_core {
     storage_part<types> storage;
     shard_division division;
     memory_parts parts;
+    std::string_view products; ///< of attention (planner::products)
     frame_range frames;
     std::span<std::byte> arena; ///< memory of all frames, which transfers use
     std::vector<shard_type> shards;
@@ -209,6 +211,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     made->memory = std::move(*memory);
     made->division = p.division;
     made->parts = a.parts;
+    made->products = planner<Preset>::products(c, g.head_dim());
     const bool in_turn = p.takes_turns();
     made->frames = {.fewest = in_turn ? p.frames : p.fewest_frames,
                     .most = p.frames,

@@ -70,10 +70,17 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
         void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
                    std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
             simd::score_rows<simd::default_arch>(q, group, q_stride, codes_of(keys, head), out, out_stride);
-            float scales[simd::attend_block];
-            scales_of(keys, head, scales);
-            for (std::size_t g = 0; g < group; ++g)
-                for (std::size_t i = 0; i < keys.count; ++i) out[g * out_stride + i] *= scales[i];
+            scale_scores(group, keys, head, out, out_stride);
+        }
+        /// score() with relaxed products, for simd/attend.hpp's attend_rounded. Values keep theirs.
+        using rounded_type = Code;
+        template <class Rounded>
+        void score_rounded(const Rounded& q, std::size_t begin, std::size_t group, const records_view& keys,
+                           std::uint32_t head, float* out, std::size_t out_stride) const noexcept
+            requires simd::has_relaxed_products<simd::default_arch, Code>
+        {
+            simd::score_rounded(q, begin, group, codes_of(keys, head), out, out_stride);
+            scale_scores(group, keys, head, out, out_stride);
         }
         void accumulate(const float* weight, std::size_t group, const records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
@@ -107,6 +114,13 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
                                                std::uint32_t head) const noexcept {
             return {codes(records.data + std::size_t{head} * head_bytes_), records.count, shape_.dim,
                     records.stride};
+        }
+        void scale_scores(std::size_t group, const records_view& keys, std::uint32_t head, float* out,
+                          std::size_t out_stride) const noexcept {
+            float scales[simd::attend_block];
+            scales_of(keys, head, scales);
+            for (std::size_t g = 0; g < group; ++g)
+                for (std::size_t i = 0; i < keys.count; ++i) out[g * out_stride + i] *= scales[i];
         }
         void scales_of(const records_view& records, std::uint32_t head, float* scales) const noexcept {
             assert(records.count <= simd::attend_block);

@@ -14,6 +14,7 @@
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/relaxed.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -25,10 +26,6 @@
 #include <type_traits>
 
 namespace kvtl { inline namespace v0 { namespace simd {
-
-/// Rows between two looks at the maximum: long enough to hide them, short enough that K and V fit the L1
-/// cache.
-inline constexpr std::size_t attend_block = 32;
 
 /// Rows that are read side by side. Taller blocks lose half of the DRAM bandwidth: a processor's prefetcher
 /// follows a few streams, not sixteen.
@@ -255,12 +252,44 @@ template <class Arch = default_arch, class Score, class Accumulate>
     }
 }
 
+/// attend_blocks with queries that are rounded for rows of E, eight at a time: score(rounded, first, n, begin, count, s). Only
+/// where has_relaxed_products and relaxed_products_of(p.dim). Query g is at q + g * q_stride.
+template <class Arch, number E, class Score, class Accumulate>
+[[gnu::always_inline]] inline void
+attend_rounded(const float* q, std::size_t q_stride, std::size_t rows, const logit_rule& rule,
+               const float* log_weight, const partial& p, std::span<float> scratch, std::uint64_t queries,
+               Score&& score, Accumulate&& accumulate) noexcept {
+    rounded_queries<Arch, E> rounded;
+    constexpr std::uint32_t most = rounded_queries<Arch, E>::most;
+    for (std::uint32_t g = 0; g < p.group; g += most, queries >>= most) {
+        const std::uint32_t count = std::min(most, p.group - g);
+        const partial some{p.max + g, p.sum + g, p.acc + std::size_t{g} * p.dim, count, p.dim};
+        round_queries<Arch, E>(q + g * q_stride, count, q_stride, p.dim, rounded);
+        attend_blocks<Arch>(
+            rows, rule, log_weight, some, scratch, queries,
+            [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t of, float* s)
+                __attribute__((always_inline)) { score(rounded, first, n, begin, of, s); },
+            accumulate);
+    }
+}
+
 /// attend_blocks for plain rows; query g is at q + g * q_stride.
 template <class Arch = default_arch, element E>
 void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, rows_view<E> keys,
                  rows_view<E> values, const float* log_weight, const partial& p, std::span<float> scratch,
                  std::uint64_t queries = all_queries) noexcept {
     assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
+    if constexpr (has_relaxed_products<Arch, E>)
+        if (rule.relaxed && relaxed_products_of(p.dim))
+            return attend_rounded<Arch, E>(
+                q, q_stride, keys.count, rule, log_weight, p, scratch, queries,
+                [&](const auto& rounded, std::size_t first, std::size_t n, std::size_t begin,
+                    std::size_t count, float* s) {
+                    score_rounded<Arch, E>(rounded, begin, count, keys.slice(first, n), s, attend_block);
+                },
+                [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+                    accumulate_relaxed<Arch, E>(s, count, values.slice(first, n), acc, p.dim);
+                });
     attend_blocks<Arch>(
         keys.count, rule, log_weight, p, scratch, queries,
         [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {

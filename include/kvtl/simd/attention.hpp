@@ -27,9 +27,11 @@ namespace kvtl { inline namespace v0 {
 struct logit_rule {
     float scale = 1; ///< > 0
     float cap = 0;   ///< 0: none
+    /// Queries and weights are rounded where there are instructions for that (simd/relaxed.hpp).
+    bool relaxed = false;
 
     constexpr logit_rule() = default;
-    constexpr logit_rule(float s, float c = 0) noexcept : scale(s), cap(c) {}
+    constexpr logit_rule(float s, float c = 0, bool r = false) noexcept : scale(s), cap(c), relaxed(r) {}
 
     friend constexpr bool operator==(const logit_rule&, const logit_rule&) noexcept = default;
 };

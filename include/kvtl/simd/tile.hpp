@@ -78,6 +78,10 @@ template <class Arch, number E>
             prefetch_later<Arch>(reinterpret_cast<const char*>(rows.row(r)) + at);
 }
 
+/// Rows that attention scores, weighs and adds up together: long enough to hide a look at the maximum, short enough that K and V
+/// fit the L1 cache.
+inline constexpr std::size_t attend_block = 32;
+
 /// Registers that hold the sums of R * Q pairs, one each, in whole groups that are added up together.
 template <class Arch, std::size_t R, std::size_t Q>
 inline constexpr std::size_t

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -73,6 +74,38 @@ template <class Preset> class planner {
     using kept_rows_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
     using answer = sized_plan<kept_rows_plan>;
 
+    /// Rows that the codec scores; int where it rounds nothing.
+    [[nodiscard]] static constexpr auto rows_of_codec() noexcept {
+        if constexpr (requires { typename types::codec::rounded_type; })
+            return std::type_identity<typename types::codec::rounded_type>{};
+        else
+            return std::type_identity<int>{};
+    }
+    using codec_rows = typename decltype(rows_of_codec())::type;
+    template <class E> [[nodiscard]] static constexpr bool rounds() noexcept {
+        return std::is_same_v<E, bf16> || std::is_same_v<E, std::int8_t>;
+    }
+    template <class E> [[nodiscard]] static constexpr bool has_products() noexcept {
+        if constexpr (rounds<E>())
+            return simd::has_relaxed_products<simd::default_arch, E>;
+        else
+            return true;
+    }
+
+    /// Of attention, as the config asks and the processor can: "exact", "relaxed", or what is missing.
+    [[nodiscard, gnu::cold]] static std::string_view products(const config& c, std::uint32_t dim) noexcept {
+        if (c.precision == precision::exact) return "exact";
+        if (!simd::relaxed_products_of(dim)) return "exact: head_dim has no relaxed products";
+        if constexpr (!rounds<typename types::element_type>() && !rounds<codec_rows>())
+            return "exact: neither bf16 rows nor int8_row codes";
+        else if constexpr (!has_products<typename types::element_type>())
+            return "exact: the processor, or the build for it, lacks vdpbf16ps (AVX512_BF16)";
+        else if constexpr (!has_products<codec_rows>())
+            return "exact: the processor, or the build for it, lacks vpdpbusd (AVX512_VNNI)";
+        else
+            return "relaxed";
+    }
+
     /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
     plan(const config& c, const geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
@@ -100,7 +133,7 @@ template <class Preset> class planner {
                    g.group(),
                    g.head_dim(),
                    types::unit_of == granularity::layer ? g.kv_heads() : 1,
-                   {g.logit_scale(), c.attention.softcap}};
+                   {g.logit_scale(), c.attention.softcap, products(c, g.head_dim()) == "relaxed"}};
         p.device_page = device_page;
         p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
         p.division.by_sequence = sequences_have_one_shard || c.shard_by == division::sequences;
@@ -189,6 +222,12 @@ template <class Preset> class planner {
                                    .window_tokens = Preset::window_tokens,
                                    .sink_tokens = Preset::sink_tokens};
         if (status s = check_config(c, limits); !s) return s;
+        if (const std::string_view of = products(c, g.head_dim());
+            c.precision == precision::relaxed && of != "relaxed")
+            return status::failure(errc::invalid_argument,
+                                   "precision is relaxed with preset %s and head_dim %u, and products are %s; "
+                                   "valid: exact, or relaxed_if_available",
+                                   preset_name<Preset>().data(), g.head_dim(), of.data());
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
         if constexpr (requires { types::index_state::check(c.index); })
             if (status s = types::index_state::check(c.index); !s) return s;

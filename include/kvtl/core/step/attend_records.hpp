@@ -57,6 +57,9 @@ template <class Codec> class record_attention {
     [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
                                        std::uint64_t queries, coming_records& next) const noexcept {
         next.ask_for_keys();
+        if constexpr (relaxes)
+            if (q_.logits.relaxed && simd::relaxed_products_of(p.dim))
+                return attend_rounded(log_weight, p, scratch, queries, next);
         simd::attend_blocks(
             keys_.count, q_.logits, log_weight, p, scratch, queries, score(),
             [ sums = accumulate(p.dim), &next ](std::size_t first, std::size_t n, std::size_t count,
@@ -78,6 +81,34 @@ template <class Codec> class record_attention {
     }
 
   private:
+    /// The codec has relaxed products, and the processor, too.
+    static constexpr bool relaxes = [] {
+        if constexpr (requires { typename Codec::rounded_type; })
+            return simd::has_relaxed_products<simd::default_arch, typename Codec::rounded_type>;
+        else
+            return false;
+    }();
+    void attend_rounded(const float* log_weight, const partial& p, std::span<float> scratch,
+                        std::uint64_t queries, coming_records& next) const noexcept
+        requires relaxes
+    {
+        simd::attend_rounded<simd::default_arch, typename Codec::rounded_type>(
+            q_.q, q_.stride, keys_.count, q_.logits, log_weight, p, scratch, queries,
+            [this](const auto& rounded, std::size_t first, std::size_t n, std::size_t begin,
+                   std::size_t count, float* s) {
+                codec_->score_rounded(rounded, begin, count, keys_.slice(first, n), q_.head, s,
+                                      simd::attend_block);
+            },
+            [this, dim = p.dim, &next](std::size_t first, std::size_t n, std::size_t count, const float* s,
+                                       float* acc) {
+                next.ask_for_values();
+                if constexpr (requires { &Codec::accumulate_relaxed; })
+                    codec_->accumulate_relaxed(s, count, values_.slice(first, n), q_.head, acc, dim);
+                else
+                    codec_->accumulate(s, count, values_.slice(first, n), q_.head, acc, dim);
+            });
+    }
+
     [[nodiscard]] auto score() const noexcept {
         return [this](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s)
             __attribute__((always_inline)) {
