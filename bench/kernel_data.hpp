@@ -97,8 +97,8 @@ template <number E> double bytes_of(rows_view<E> rows) {
 /// Attention of a group over rows: those of codes as the int8_row codec does it, with a scale for each.
 template <number E> class attention {
   public:
-    attention(std::size_t group, std::size_t dim)
-        : group_(group), q_(oracle::normal_values(group * dim, 3)), out_(group * dim),
+    attention(std::size_t group, std::size_t dim, bool relaxed = false)
+        : group_(group), relaxed_(relaxed), q_(oracle::normal_values(group * dim, 3)), out_(group * dim),
           scaled_(group * simd::attend_block),
           state_(partial_floats(static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(dim))),
           scratch_(simd::attend_scratch_floats(group)) {}
@@ -109,21 +109,38 @@ template <number E> class attention {
         const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
         reset(part);
         if constexpr (element<E>) {
-            simd::attend_rows(q_.data(), dim, scale, keys, values, nullptr, part, scratch_);
+            simd::attend_rows(q_.data(), dim, {scale, 0, relaxed_}, keys, values, nullptr, part, scratch_);
         } else {
+            const auto scale_scores = [](std::size_t n, std::size_t count, float* s) {
+                for (std::size_t g = 0; g < count; ++g)
+                    for (std::size_t i = 0; i < n; ++i) s[g * simd::attend_block + i] *= code_scale;
+            };
+            const auto accumulate = [&](std::size_t first, std::size_t n, std::size_t count, const float* s,
+                                        float* acc) {
+                for (std::size_t i = 0; i < count * simd::attend_block; ++i) scaled_[i] = s[i] * code_scale;
+                simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
+            };
+            if constexpr (simd::has_relaxed_products<arch, E>)
+                if (relaxed_) {
+                    simd::attend_rounded<arch, E>(
+                        q_.data(), dim, keys.count, scale, nullptr, part, scratch_, simd::all_queries,
+                        [&](const auto& rounded, std::size_t first, std::size_t n, std::size_t begin,
+                            std::size_t count, float* s) {
+                            simd::score_rounded<arch, E>(rounded, begin, count, keys.slice(first, n), s,
+                                                         simd::attend_block);
+                            scale_scores(n, count, s);
+                        },
+                        accumulate);
+                    return finish(part, out_.data(), dim);
+                }
             simd::attend_blocks<arch>(
                 keys.count, scale, nullptr, part, scratch_, simd::all_queries,
                 [&](std::size_t first, std::size_t n, std::size_t, std::size_t count, float* s) {
                     simd::score_rows<arch>(q_.data(), count, dim, keys.slice(first, n), s,
                                            simd::attend_block);
-                    for (std::size_t g = 0; g < count; ++g)
-                        for (std::size_t i = 0; i < n; ++i) s[g * simd::attend_block + i] *= code_scale;
+                    scale_scores(n, count, s);
                 },
-                [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
-                    for (std::size_t i = 0; i < count * simd::attend_block; ++i)
-                        scaled_[i] = s[i] * code_scale;
-                    simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
-                });
+                accumulate);
         }
         finish(part, out_.data(), dim);
     }
@@ -133,6 +150,7 @@ template <number E> class attention {
   private:
     static constexpr float code_scale = 1.0F / 30;
     std::size_t group_;
+    bool relaxed_;
     std::vector<float> q_, out_, scaled_;
     bench::line_floats state_, scratch_;
 };

@@ -80,7 +80,8 @@ class table {
     }
 
     /// All in turn, the first of them ours: the fastest round of each, and the farthest from `exact` that a number is.
-    void in_turn(const std::string& name, const std::vector<contender>& all, const std::vector<double>& exact) {
+    void in_turn(const std::string& name, const std::vector<contender>& all,
+                 const std::vector<double>& exact) {
         std::vector<double> fastest(all.size(), std::numeric_limits<double>::infinity()), error(all.size());
         for (std::size_t i = 0; i < all.size(); ++i) {
             all[i].run();
@@ -94,7 +95,8 @@ class table {
                 return;
             }
         }
-        const auto repeats = static_cast<std::size_t>(std::max(1.0, 4e-3 / std::max(seconds(all[0].run), 1e-7)));
+        const auto repeats =
+            static_cast<std::size_t>(std::max(1.0, 4e-3 / std::max(seconds(all[0].run), 1e-7)));
         for (std::size_t r = 0; r < options_->rounds; ++r)
             for (std::size_t i = 0; i < all.size(); ++i)
                 fastest[i] = std::min(fastest[i], seconds([&] {
@@ -106,8 +108,8 @@ class table {
                         fastest[i] / fastest[0], error[i]);
             char row[256];
             std::snprintf(row, sizeof row,
-                          " {\"kernel\": \"%s\", \"of\": \"%s\", \"us\": %.3f, \"error\": %.2e}", name.c_str(),
-                          all[i].who, us, error[i]);
+                          " {\"kernel\": \"%s\", \"of\": \"%s\", \"us\": %.3f, \"error\": %.2e}",
+                          name.c_str(), all[i].who, us, error[i]);
             json_ += (json_.empty() ? "" : ",\n") + std::string(row);
         }
         std::fflush(stdout);
@@ -254,13 +256,15 @@ template <element E> void products(table& out, rows_view<E> rows, const std::str
 
 /// Attention in double precision, of the numbers that the rows stand for.
 template <number E>
-std::vector<double> exact_attention(const float* q, std::size_t group, rows_view<E> keys, rows_view<E> values) {
+std::vector<double> exact_attention(const float* q, std::size_t group, rows_view<E> keys,
+                                    rows_view<E> values) {
     const std::size_t dim = keys.dim;
     const double unit = element<E> ? 1 : 1.0 / 30;
     std::vector<double> out(group * dim), logit(keys.count);
     for (std::size_t g = 0; g < group; ++g) {
         for (std::size_t i = 0; i < keys.count; ++i)
-            logit[i] = oracle::dot(q + g * dim, keys.row(i), dim) * unit / std::sqrt(static_cast<double>(dim));
+            logit[i] =
+                oracle::dot(q + g * dim, keys.row(i), dim) * unit / std::sqrt(static_cast<double>(dim));
         const double top = *std::max_element(logit.begin(), logit.end());
         double sum = 0;
         double* const to = out.data() + g * dim;
@@ -285,6 +289,10 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
         attention<E> exact(group, dim);
         std::vector<contender> all{
             {"kvtl", [&] { exact.over(keys, values); }, [&] { return exact.result(); }}};
+        attention<E> relaxed(group, dim, true);
+        if constexpr (simd::has_relaxed_products<arch, E>)
+            all.push_back(
+                {"kvtl, relaxed", [&] { relaxed.over(keys, values); }, [&] { return relaxed.result(); }});
         // Rows as those have them who have other codes.
         [[maybe_unused]] std::vector<float> wide_k, wide_v;
         if constexpr (!element<E>)
@@ -292,7 +300,8 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
                 wide_k.push_back(static_cast<float>(keys.row(0)[i]) / 30);
                 wide_v.push_back(static_cast<float>(values.row(0)[i]) / 30);
             }
-        [[maybe_unused]] const void* const k = element<E> ? static_cast<const void*>(keys.row(0)) : wide_k.data();
+        [[maybe_unused]] const void* const k =
+            element<E> ? static_cast<const void*>(keys.row(0)) : wide_k.data();
         [[maybe_unused]] const void* const v =
             element<E> ? static_cast<const void*>(values.row(0)) : wide_v.data();
 #ifdef KVTL_RIVAL_GGML
@@ -302,7 +311,8 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
                                                              : ggml_attention::rows::q8;
         ggml_attention ggml(ggml_type, dim, group, keys.count, exact.queries(), k, v);
         if (ggml.valid())
-            all.push_back({"ggml", [&] { ggml.run(); }, [&] {
+            all.push_back({"ggml", [&] { ggml.run(); },
+                           [&] {
                                std::vector<float> result(group * dim);
                                ggml.result(result.data());
                                return result;
@@ -315,7 +325,8 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
                                                                : ik_attention::rows::q8;
             const auto ik =
                 std::make_shared<ik_attention>(ik_type, dim, group, keys.count, exact.queries(), k, v);
-            if (ik->valid()) all.push_back({"ik_llama.cpp", [ik] { ik->run(); }, [ik] { return ik->result(); }});
+            if (ik->valid())
+                all.push_back({"ik_llama.cpp", [ik] { ik->run(); }, [ik] { return ik->result(); }});
         }
 #endif
         out.in_turn(name, all, exact_attention<E>(exact.queries(), group, keys, values));

@@ -6,9 +6,8 @@
 #define GGML_COMMON_DECL_C
 #include <ggml-common.h>
 #include <ggml.h>
-#include <iqk/iqk_mul_mat.h>
-
 #include <iqk/fa/iqk_fa_templates.h>
+#include <iqk/iqk_mul_mat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,8 +57,8 @@ void quantise(const float* in, std::size_t numbers, std::byte* out) {
         block_q8_0 block{};
         block.d = GGML_FP32_TO_FP16(largest / 127);
         for (std::size_t j = 0; j < QK8_0; ++j)
-            block.qs[j] =
-                largest > 0 ? static_cast<std::int8_t>(std::lround(in[i + j] / largest * 127)) : std::int8_t{0};
+            block.qs[j] = largest > 0 ? static_cast<std::int8_t>(std::lround(in[i + j] / largest * 127))
+                                      : std::int8_t{0};
         std::memcpy(out, &block, sizeof block);
     }
 }
@@ -67,8 +66,8 @@ void quantise(const float* in, std::size_t numbers, std::byte* out) {
 } // namespace
 
 [[gnu::visibility("default")]] ik_attention::ik_attention(rows type, std::size_t dim, std::size_t group,
-                                                          std::size_t tokens, const float* q, const void* keys,
-                                                          const void* values)
+                                                          std::size_t tokens, const float* q,
+                                                          const void* keys, const void* values)
     : type_(type), dim_(dim), group_(group), tokens_(tokens), q_(q), keys_(keys), values_(values),
       mask_(tokens), out_(group * dim) {
     fill_table();

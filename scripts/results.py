@@ -42,7 +42,8 @@ def load(root):
         except ValueError as error:
             raise Wrong(f"{path}: {error}") from None
         for row in data[path.stem]:
-            needed = ["log"] if path.stem == "claims" else ["policy", "commit", "machine", "command"]
+            measured = "kernel" if path.stem == "kernels" else "policy"
+            needed = ["log"] if path.stem == "claims" else [measured, "commit", "machine", "command"]
             for key in needed:
                 if not row.get(key):
                     raise Wrong(f"{path}: a row without '{key}'; valid: every row has {', '.join(needed)}")
@@ -213,6 +214,15 @@ def field(data, measure):
     return table(["preset"] + heads, [[f"`{name}`"] + [cells.get(h, "-") for h in heads] for name, cells in lines.items()])
 
 
+def rivals(data, measure):
+    """Attention of one KV head in one library a column."""
+    libraries = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
+    by = {}
+    for r in data["kernels"]:
+        by.setdefault(r["kernel"], {})[r["of"]] = f"{r['us']:.1f}" if measure == "us" else f"{r['error']:.0e}"
+    return table(["kernel"] + libraries, [[f"`{k}`"] + [row.get(of, "-") for of in libraries] for k, row in by.items()])
+
+
 BLOCKS = {
     "leaderboard": leaderboard,
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
@@ -225,6 +235,8 @@ BLOCKS = {
     "step time": step_time,
     "whole caches runs": lambda d: runs(d, "whole_caches"),
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p")},
+    "rivals us": lambda d: rivals(d, "us"),
+    "rivals error": lambda d: rivals(d, "error"),
     "field runs": lambda d: runs(d, "field"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),

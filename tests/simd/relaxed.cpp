@@ -57,8 +57,8 @@ TEST_CASE("bf16 rows: close to double precision, and other bits than exact produ
                 const oracle::table<float> q(group, dim, dim + 2, group);
                 const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
                 state s(group, dim), exact(group, dim);
-                simd::attend_rows(q.memory.data(), q.stride, relaxed(scale), k.view(), v.view(), nullptr, s.view,
-                                  s.scratch);
+                simd::attend_rows(q.memory.data(), q.stride, relaxed(scale), k.view(), v.view(), nullptr,
+                                  s.view, s.scratch);
                 simd::attend_rows(q.memory.data(), q.stride, scale, k.view(), v.view(), nullptr, exact.view,
                                   exact.scratch);
                 const std::vector<float> out = s.out(), other = exact.out();
@@ -80,7 +80,8 @@ TEST_CASE("other rows and other head sizes keep their bits") {
         const oracle::table<E> k(50, dim, dim, 1), v(50, dim, dim, 2);
         const oracle::table<float> q(8, dim, dim, 3);
         state s(8, dim), exact(8, dim);
-        simd::attend_rows(q.memory.data(), dim, relaxed(0.2F), k.view(), v.view(), nullptr, s.view, s.scratch);
+        simd::attend_rows(q.memory.data(), dim, relaxed(0.2F), k.view(), v.view(), nullptr, s.view,
+                          s.scratch);
         simd::attend_rows(q.memory.data(), dim, 0.2F, k.view(), v.view(), nullptr, exact.view, exact.scratch);
         CHECK(s.out() == exact.out());
     };
@@ -90,7 +91,8 @@ TEST_CASE("other rows and other head sizes keep their bits") {
     same(kvtl::bf16{}, 320);
 }
 
-TEST_CASE("a query's result does not depend on the others, on masks, nor on how rows are cut into multiples of a block") {
+TEST_CASE("a query's result does not depend on the others, on masks, nor on how rows are cut into multiples "
+          "of a block") {
     const unsigned dim = 128, count = 96, group = 11;
     const oracle::table<kvtl::bf16> k(count, dim, dim, 1), v(count, dim, dim, 2);
     const oracle::table<float> q(group, dim, dim, 3);
@@ -113,7 +115,8 @@ TEST_CASE("a query's result does not depend on the others, on masks, nor on how 
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-TEST_CASE("scores of signed bytes: within half a step of the query per number, exact where it has whole steps") {
+TEST_CASE(
+    "scores of signed bytes: within half a step of the query per number, exact where it has whole steps") {
     for (const unsigned dim : {64U, 128U, 192U, 256U})
         for (const unsigned count : {1U, 5U, 8U, 13U, 32U})
             for (const unsigned group : {1U, 2U, 5U, 8U}) {
@@ -141,7 +144,8 @@ TEST_CASE("scores of signed bytes: within half a step of the query per number, e
                             continue;
                         }
                         double size = 0;
-                        for (std::size_t d = 0; d < dim; ++d) size += std::fabs(oracle::value(rows.row(i)[d]));
+                        for (std::size_t d = 0; d < dim; ++d)
+                            size += std::fabs(oracle::value(rows.row(i)[d]));
                         const double exact = oracle::dot(q.data() + g * dim, rows.row(i), dim),
                                      bound = g + 1 == group ? 1e-6 * size * largest : size * largest / 253;
                         CHECK(std::fabs(static_cast<double>(out[g * 40 + i]) - exact) <= bound);

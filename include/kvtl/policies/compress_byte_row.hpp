@@ -76,9 +76,8 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
         using rounded_type = Code;
         template <class Rounded>
         void score_rounded(const Rounded& q, std::size_t begin, std::size_t group, const records_view& keys,
-                           std::uint32_t head, float* out, std::size_t out_stride) const noexcept
-            requires simd::has_relaxed_products<simd::default_arch, Code>
-        {
+                           std::uint32_t head, float* out, std::size_t out_stride)
+            const noexcept requires simd::has_relaxed_products<simd::default_arch, Code> {
             simd::score_rounded(q, begin, group, codes_of(keys, head), out, out_stride);
             scale_scores(group, keys, head, out, out_stride);
         }

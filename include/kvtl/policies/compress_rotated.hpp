@@ -1,12 +1,13 @@
 // Compressor: another compressor's records of rotated entries, so that channels of large numbers cost no accuracy.
 //
 // What:   keys and values are stored as H k and H v, with H the Walsh-Hadamard transform of a head (simd/hadamard.hpp).
-//         A query is rotated once per call of score(), as q . k = H q . H k. A weighted sum is rotated back once per
-//         call of accumulate(). Rows are rotated one by one only when they are encoded or decoded.
+//         Attention rotates a query once per run of records, as q . k = H q . H k, and the weighted sum back once. Rows are
+//         rotated one by one only when they are encoded or decoded.
 // Record: for each KV head of the lane the record of `Codec` for one head. Keys and values alike.
 // Error:  the length of a row's error is that of `Codec` for the rotated row, whose largest number is at most
 //         sqrt(B) times and mostly far below the row's. Any number of a row may have any part of it.
-// Cost:   for a tile of 32 entries and each query two transforms of D log2 B additions, beside 64 D multiply-adds.
+// Cost:   for a run of records (a page, or all that a lane keeps in memory) and each query two transforms of D log2 B
+//         additions, beside 2 D multiply-adds per entry. Kept logits (attend_mass.hpp) take two per 32 entries.
 // Limits: codecs of single entries with floats as plain_type, records of one size, keys after RoPE, and no tables of
 //         their own. D is a multiple of 8, at most 512.
 // Source: QuaRot (Ashkboos et al. 2024, section 4): Hadamard matrices per head around a quantised cache. The signs of
@@ -117,9 +118,21 @@ template <class Codec, element Plain = f16> struct rotated {
             }
         }
 
+        /// What the rotated rows of a head are for attention, which rotates queries and sums once per run of records
+        /// (core/step/attend_records.hpp).
+        static constexpr std::uint32_t most_numbers = 512;
+        [[nodiscard]] const typename Codec::state& inner() const noexcept { return codec_; }
+        [[nodiscard]] records_view inner_keys(const records_view& keys, std::uint32_t head) const noexcept {
+            return of_head(keys, head, head_.key);
+        }
+        [[nodiscard]] records_view inner_values(const records_view& values,
+                                                std::uint32_t head) const noexcept {
+            return of_head(values, head, head_.value);
+        }
+
       private:
-        static constexpr std::uint32_t most = 512; ///< numbers of a head
-        static constexpr std::size_t at_once = 4;  ///< queries: as many as kernels take together
+        static constexpr std::uint32_t most = most_numbers;
+        static constexpr std::size_t at_once = 4; ///< queries: as many as kernels take together
 
         template <element E> void rotate(const E* in, float* out) const noexcept {
             simd::decode(in, out, shape_.dim);

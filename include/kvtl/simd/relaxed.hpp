@@ -61,8 +61,8 @@ template <class Arch, number E> struct rounded_queries {
 /// Rounds the queries q_g = q + g * q_stride of a group of up to eight. This and the following only where
 /// has_relaxed_products and relaxed_products_of(dim).
 template <class Arch, number E>
-KVTL_INLINE_KERNEL void round_queries(const float* q, std::size_t group, std::size_t q_stride, std::size_t dim,
-                                      rounded_queries<Arch, E>& out) noexcept;
+KVTL_INLINE_KERNEL void round_queries(const float* q, std::size_t group, std::size_t q_stride,
+                                      std::size_t dim, rounded_queries<Arch, E>& out) noexcept;
 
 /// out[g * out_stride + i] = q . rows[i], nearly, where q is query begin + g and g < count.
 template <class Arch, number E>
@@ -72,8 +72,8 @@ KVTL_INLINE_KERNEL void score_rounded(const rounded_queries<Arch, E>& q, std::si
 /// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * rows[row], nearly, where acc_g =
 /// acc + g * acc_stride. Rows of bf16.
 template <class Arch, number E>
-KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows, float* acc,
-                                           std::size_t acc_stride) noexcept;
+KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
+                                           float* acc, std::size_t acc_stride) noexcept;
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(__AMX_BF16__)
 #define KVTL_BF16_PAIRS 1
@@ -155,10 +155,12 @@ template <class Arch> struct products<Arch, std::int8_t> {
     [[gnu::always_inline]] static query_scale round(const float* q, std::size_t dim,
                                                     std::uint32_t* out) noexcept {
         __m512 top = _mm512_setzero_ps();
-        for (std::size_t d = 0; d < dim; d += 16) top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_loadu_ps(q + d)));
+        for (std::size_t d = 0; d < dim; d += 16)
+            top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_loadu_ps(q + d)));
         const float largest = reduce_max<Arch>(top), step = largest / 127;
         // A query whose step is too small for a float has logits of 0, as codes of such rows have.
-        const __m512 per_step = _mm512_set1_ps(step < std::numeric_limits<float>::min() ? 0.0F : 127 / largest);
+        const __m512 per_step =
+            _mm512_set1_ps(step < std::numeric_limits<float>::min() ? 0.0F : 127 / largest);
         __m512i sum = _mm512_setzero_si512();
         for (std::size_t d = 0; d < dim; d += 64, out += 4 * chunk_cells) {
             const auto codes = [&](std::size_t at) __attribute__((always_inline)) {
@@ -166,7 +168,8 @@ template <class Arch> struct products<Arch, std::int8_t> {
                 sum = _mm512_add_epi32(sum, code);
                 return _mm512_cvtsepi32_epi8(code);
             };
-            const __m256i low = _mm256_set_m128i(codes(16), codes(0)), high = _mm256_set_m128i(codes(48), codes(32));
+            const __m256i low = _mm256_set_m128i(codes(16), codes(0)),
+                          high = _mm256_set_m128i(codes(48), codes(32));
             spread(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), out);
         }
         return {step, 128 * _mm512_reduce_add_epi32(sum)};
@@ -188,7 +191,9 @@ template <class Arch> struct products<Arch, std::int8_t> {
 #endif
 
 /// The two halves of a register.
-[[gnu::always_inline]] inline __m256 half(__m512 x, constant<0>) noexcept { return _mm512_castps512_ps256(x); }
+[[gnu::always_inline]] inline __m256 half(__m512 x, constant<0>) noexcept {
+    return _mm512_castps512_ps256(x);
+}
 [[gnu::always_inline]] inline __m256 half(__m512 x, constant<1>) noexcept {
     return _mm512_extractf32x8_ps(x, 1);
 }
@@ -211,7 +216,8 @@ template <class Arch, std::size_t Q, number E, class Scale>
     const std::size_t row_cells = rows.dim * sizeof(E) / 4;
     for (std::size_t c = 0; c < row_cells; c += chunk_cells) {
         __m512i x[rows_at_once];
-        unrolled<rows_at_once>([&](auto r) __attribute__((always_inline)) { // the last row stands for those behind it
+        unrolled<rows_at_once>([&](
+            auto r) __attribute__((always_inline)) { // the last row stands for those behind it
             const auto* row = reinterpret_cast<const char*>(rows.row(i + std::min<std::size_t>(r, n - 1)));
             x[r] = of::cell(_mm512_loadu_si512(row + 4 * c));
         });
@@ -241,8 +247,8 @@ template <class Arch, std::size_t Q, number E, class Scale>
 } // namespace relaxed
 
 template <class Arch, number E>
-KVTL_INLINE_KERNEL void round_queries(const float* q, std::size_t group, std::size_t q_stride, std::size_t dim,
-                                      rounded_queries<Arch, E>& out) noexcept {
+KVTL_INLINE_KERNEL void round_queries(const float* q, std::size_t group, std::size_t q_stride,
+                                      std::size_t dim, rounded_queries<Arch, E>& out) noexcept {
     for (std::size_t g = 0; g < group; ++g)
         out.scale[g] =
             relaxed::products<Arch, E>::round(q + g * q_stride, dim, out.cells + g * dim * sizeof(E));
@@ -299,8 +305,7 @@ template <class Arch, std::size_t Q, std::size_t N>
             x[2 * j + 1] = keep_register(_mm512_unpackhi_epi16(a, b));
         });
         unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-            const __m512i w =
-                keep_register(_mm512_set1_epi32(static_cast<int>(pairs[g * next + r / 2])));
+            const __m512i w = keep_register(_mm512_set1_epi32(static_cast<int>(pairs[g * next + r / 2])));
             unrolled<2 * N>([&](auto j) __attribute__((always_inline)) {
                 sum[g * 2 * N + j] = bf16_parts::add_products(sum[g * 2 * N + j], x[j], w);
             });
@@ -318,8 +323,8 @@ template <class Arch, std::size_t Q, std::size_t N>
 } // namespace relaxed
 
 template <class Arch, number E>
-KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows, float* acc,
-                                           std::size_t acc_stride) noexcept {
+KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
+                                           float* acc, std::size_t acc_stride) noexcept {
     static_assert(std::is_same_v<E, bf16>);
     static_assert(attend_block == 32); // of bf16 a register
     constexpr std::size_t at_once = 4;
@@ -353,7 +358,7 @@ KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t grou
 #ifdef KVTL_BF16_PAIRS
 KVTL_RELAXED(bf16)
 KVTL_INSTANCE void accumulate_relaxed<default_arch, bf16>(const float*, std::size_t, rows_view<bf16>, float*,
-                                                    std::size_t) noexcept;
+                                                          std::size_t) noexcept;
 #endif
 #ifdef KVTL_BYTE_PRODUCTS
 KVTL_RELAXED(std::int8_t)

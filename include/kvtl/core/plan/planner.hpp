@@ -224,10 +224,11 @@ template <class Preset> class planner {
         if (status s = check_config(c, limits); !s) return s;
         if (const std::string_view of = products(c, g.head_dim());
             c.precision == precision::relaxed && of != "relaxed")
-            return status::failure(errc::invalid_argument,
-                                   "precision is relaxed with preset %s and head_dim %u, and products are %s; "
-                                   "valid: exact, or relaxed_if_available",
-                                   preset_name<Preset>().data(), g.head_dim(), of.data());
+            return status::failure(
+                errc::invalid_argument,
+                "precision is relaxed with preset %s and head_dim %u, and products are %s; "
+                "valid: exact, or relaxed_if_available",
+                preset_name<Preset>().data(), g.head_dim(), of.data());
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
         if constexpr (requires { types::index_state::check(c.index); })
             if (status s = types::index_state::check(c.index); !s) return s;

@@ -9,11 +9,14 @@
 #pragma once
 
 #include <kvtl/simd/attend_mass.hpp>
+#include <kvtl/simd/hadamard.hpp>
 #include <kvtl/slots/compressor.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -57,6 +60,8 @@ template <class Codec> class record_attention {
     [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
                                        std::uint64_t queries, coming_records& next) const noexcept {
         next.ask_for_keys();
+        if constexpr (requires { codec_->inner(); })
+            return attend_rotated(log_weight, p, scratch, queries, next);
         if constexpr (relaxes)
             if (q_.logits.relaxed && simd::relaxed_products_of(p.dim))
                 return attend_rounded(log_weight, p, scratch, queries, next);
@@ -89,9 +94,7 @@ template <class Codec> class record_attention {
             return false;
     }();
     void attend_rounded(const float* log_weight, const partial& p, std::span<float> scratch,
-                        std::uint64_t queries, coming_records& next) const noexcept
-        requires relaxes
-    {
+                        std::uint64_t queries, coming_records& next) const noexcept requires relaxes {
         simd::attend_rounded<simd::default_arch, typename Codec::rounded_type>(
             q_.q, q_.stride, keys_.count, q_.logits, log_weight, p, scratch, queries,
             [this](const auto& rounded, std::size_t first, std::size_t n, std::size_t begin,
@@ -107,6 +110,30 @@ template <class Codec> class record_attention {
                 else
                     codec_->accumulate(s, count, values_.slice(first, n), q_.head, acc, dim);
             });
+    }
+
+    /// Queries are rotated once, and so is the sum of the rotated values: four queries at a time, as kernels take them.
+    void attend_rotated(const float* log_weight, const partial& p, std::span<float> scratch,
+                        std::uint64_t queries, coming_records& next) const noexcept {
+        constexpr std::uint32_t at_once = 4, most = Codec::most_numbers;
+        alignas(64) float rotated[at_once * most], memory[partial_floats(at_once, most)];
+        for (std::uint32_t g = 0; g < p.group; g += at_once, queries >>= at_once) {
+            const std::uint32_t count = std::min(at_once, p.group - g);
+            if ((queries & ((1U << at_once) - 1)) == 0) continue;
+            for (std::uint32_t i = 0; i < count; ++i) {
+                std::copy_n(q_.q + (g + i) * q_.stride, p.dim, rotated + std::size_t{i} * p.dim);
+                simd::hadamard(rotated + std::size_t{i} * p.dim, p.dim);
+            }
+            const partial some = partial_at(memory, count, p.dim);
+            reset(some);
+            record_attention<std::remove_cvref_t<decltype(codec_->inner())>>(
+                codec_->inner(), {rotated, p.dim, q_.logits, 0}, codec_->inner_keys(keys_, q_.head),
+                codec_->inner_values(values_, q_.head))
+                .attend(log_weight, some, scratch, queries, next);
+            for (std::uint32_t i = 0; i < count; ++i)
+                simd::hadamard(some.acc + std::size_t{i} * p.dim, p.dim);
+            merge({p.max + g, p.sum + g, p.acc + std::size_t{g} * p.dim, count, p.dim}, some);
+        }
     }
 
     [[nodiscard]] auto score() const noexcept {

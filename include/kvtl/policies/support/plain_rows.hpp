@@ -60,16 +60,15 @@ template <element Element> class plain_rows {
     using rounded_type = Element;
     template <class Rounded>
     void score_rounded(const Rounded& q, std::size_t begin, std::size_t group, const records_view& keys,
-                       std::uint32_t head, float* out, std::size_t out_stride) const noexcept
-        requires simd::has_relaxed_products<simd::default_arch, Element>
-    {
+                       std::uint32_t head, float* out, std::size_t out_stride)
+        const noexcept requires simd::has_relaxed_products<simd::default_arch, Element> {
         simd::score_rounded(q, begin, group, rows_of(keys, head), out, out_stride);
     }
     void accumulate_relaxed(const float* weight, std::size_t group, const records_view& values,
-                            std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept
-        requires simd::has_relaxed_products<simd::default_arch, Element>
-    {
-        simd::accumulate_relaxed<simd::default_arch, Element>(weight, group, rows_of(values, head), acc, acc_stride);
+                            std::uint32_t head, float* acc, std::size_t acc_stride)
+        const noexcept requires simd::has_relaxed_products<simd::default_arch, Element> {
+        simd::accumulate_relaxed<simd::default_arch, Element>(weight, group, rows_of(values, head), acc,
+                                                              acc_stride);
     }
 
   private:
