@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets (clang, libFuzzer) and runs each of them; ends with 1 at the first finding.
+# Builds the fuzz targets (clang, libFuzzer) and runs each of them; ends with 1 at the first finding, and prints it.
 #
 #   scripts/fuzz.sh [SECONDS [TARGET...]]     60 seconds for each target of tests/fuzz/
 #
@@ -20,7 +20,11 @@ for target; do
     corpus=build/fuzz/corpus/$target
     mkdir -p "$corpus"
     build/fuzz/bin/replay_"$target" --corpus "$corpus"
-    echo "== $target"
-    build/fuzz/bin/fuzz_"$target" "$corpus" -max_len=65536 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
-        -artifact_prefix=build/fuzz/crash-"$target"- -verbosity=0 -print_final_stats=1 |& grep -v -e "^stat::\(new\|slowest\|peak\)" -e '^$'
+    log=build/fuzz/$target.log
+    if ! build/fuzz/bin/fuzz_"$target" "$corpus" -max_len=65536 -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 \
+        -artifact_prefix=build/fuzz/crash-"$target"- -print_final_stats=1 >"$log" 2>&1; then
+        cat "$log"
+        exit 1
+    fi
+    echo "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs"
 done

@@ -412,6 +412,9 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
     const double entries =
         b.kept_entries > 0 ? static_cast<double>(b.kept_entries)
                            : static_cast<double>(position_ * o_.batch) * o_.shape.layers * o_.shape.kv_heads;
+    // Tokens times layers of a step, and bytes of keys and values that one token has in one layer.
+    const double tokens_and_layers = static_cast<double>(o_.batch * o_.shape.layers);
+    const double raw = static_cast<double>(o_.shape.kv_heads * o_.shape.head_dim * 4);
     const double chosen_units = gained(a.chosen_units, b.chosen_units);
     const double chosen_bytes = gained(a.chosen_bytes, b.chosen_bytes);
     return {
@@ -477,6 +480,13 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"mean_unit_entries",
          entry_bytes > 0 ? ratio(chosen_bytes / entry_bytes, chosen_units) : json(nullptr)},
         {"bytes_written", b.written_bytes - a.written_bytes},
+        {"bytes_written_per_step", gained(a.written_bytes, b.written_bytes) / steps},
+        {"bytes_written_per_token_and_layer",
+         gained(a.written_bytes, b.written_bytes) / (steps * tokens_and_layers)},
+        // Bytes written for a byte of keys and values as f16: of the tokens of these steps, and of all tokens since open().
+        {"write_amplification", gained(a.written_bytes, b.written_bytes) / (steps * tokens_and_layers * raw)},
+        {"write_amplification_since_open",
+         static_cast<double>(b.written_bytes) / (static_cast<double>(position_) * tokens_and_layers * raw)},
         {"bytes_moved_by_updates", b.bytes_moved_by_updates - a.bytes_moved_by_updates},
         {"bytes_moved_by_appends", b.bytes_moved_by_appends - a.bytes_moved_by_appends},
         {"bytes_moved_by_staying_children",

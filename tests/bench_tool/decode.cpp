@@ -112,6 +112,10 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "forced_loads",
                                     "mean_unit_entries",
                                     "bytes_written",
+                                    "bytes_written_per_step",
+                                    "bytes_written_per_token_and_layer",
+                                    "write_amplification",
+                                    "write_amplification_since_open",
                                     "bytes_moved_by_updates",
                                     "bytes_moved_by_appends",
                                     "bytes_moved_by_staying_children",
@@ -157,6 +161,14 @@ TEST_CASE("rows have every key, for each policy and device") {
             // K and V of 64 numbers in f16, and what a policy's records have beside them.
             CHECK(row["bytes_per_entry"].get<double>() == doctest::Approx(256).epsilon(.1));
             CHECK(row["kept_bytes"].get<double>() >= 324 * 6 * 2 * 256);
+            const double written = row["bytes_written"].get<double>();
+            CHECK(row["bytes_written_per_token_and_layer"].get<double>() ==
+                  doctest::Approx(written / 16 / 6));
+            CHECK(row["write_amplification"].get<double>() == doctest::Approx(written / 16 / 6 / 512));
+            if (row["policy"] == "full") // keeps its entries in memory
+                CHECK(row["write_amplification_since_open"] == 0);
+            else // every entry of the prompt, less the window
+                CHECK(row["write_amplification_since_open"].get<double>() > .8);
             const double recall = row["mass_recall"].get<double>();
             if (row["policy"] == "full") { // attends everything there is
                 CHECK(recall == doctest::Approx(1).epsilon(1e-4));
