@@ -1,9 +1,9 @@
 // A process that saves and is killed: what it had published is there, whole, and goes on to the bit.
 //
-// A child decodes a fixed stream and publishes a save every few tokens, to a new file that takes the name or as a further
-// generation of the file; each time it says so through a pipe. SIGKILL meets it at a random moment. Then the file holds the
-// save that was acknowledged last, or one that was under way; loaded, it is the sequence that a run without kills had at that
-// token, and the outputs that follow are that run's. The next child goes on from the file.
+// A child decodes a fixed stream and publishes a save every few tokens, in one of four ways; each time it says so through a
+// pipe. SIGKILL meets it at a random moment. Then the file holds the save that was acknowledged last, or one that was under
+// way; loaded, it is the sequence that a run without kills had at that token, and the outputs that follow are that run's. The
+// next child goes on from the file.
 //
 // KVTL_KILLS=1000 build/test/bin/test_save_crash     as many kills (here 60)
 // SPDX-License-Identifier: MIT
@@ -21,7 +21,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <map>
+#include <optional>
 #include <random>
 
 namespace save_crash_test {
@@ -34,12 +36,22 @@ using cache_type = kvtl::kv_manager<without_file<kvtl::presets::quest>>;
 constexpr kvtl::shape shape{2, 4, 2, 64};
 constexpr std::size_t prompt = 64, all = 400, between_saves = 3;
 
+/// How a child saves.
+enum class way {
+    new_file,   ///< that takes the name
+    generation, ///< a further one of the file
+    apart,      ///< likewise, published by another thread while the next tokens come
+    branches,   ///< each save is of a new branch, which goes on in place of its parent
+    count
+};
+
 cache_type opened() {
     cache_type::config c;
     c.shape = shape;
     c.max_tokens = all;
     c.attend_tokens = 64;
     c.memory_bytes = std::size_t{8} << 20;
+    c.max_sequences = 2;
     return open_cache<cache_type>(c);
 }
 
@@ -88,7 +100,7 @@ struct undisturbed {
 };
 
 /// What the child does until it is killed, or all tokens have come. Says nothing but the tokens of each published save.
-[[noreturn]] void child(const std::string& path, bool generations, int acknowledge) {
+[[noreturn]] void child(const std::string& path, way how, int acknowledge) {
     cache_type cache = opened();
     kvtl::sequence_id seq{};
     std::size_t tokens = 0;
@@ -100,17 +112,42 @@ struct undisturbed {
         read_prompt(cache, seq);
         tokens = prompt;
     }
+    const auto page = static_cast<std::uint32_t>(cache.device_info().page);
+    std::optional<kvtl::saved_file> file;
+    std::future<bool> published;
+    const auto say = [&](std::size_t saved) {
+        if (::write(acknowledge, &saved, sizeof saved) != sizeof saved) ::_exit(5);
+    };
     for (;;) {
-        if (generations) { // what has changed, once there is a file
-            if (!cache.save(seq, path)) ::_exit(3);
-        } else {
-            auto file = kvtl::saved_file::create(path, static_cast<std::uint32_t>(cache.device_info().page));
-            if (!file || !cache.save(seq, *file) || !file->publish()) ::_exit(4);
+        if (how == way::branches) {
+            const auto branch = cache.fork(seq);
+            if (!branch || !cache.end(seq)) ::_exit(6);
+            seq = *branch;
         }
-        if (::write(acknowledge, &tokens, sizeof tokens) != sizeof tokens) ::_exit(5);
-        if (tokens == all) ::_exit(0);
+        if (how == way::new_file) {
+            auto made = kvtl::saved_file::create(path, page);
+            if (!made || !cache.save(seq, *made) || !made->publish()) ::_exit(4);
+        } else if (how == way::apart) {
+            if (!file) {
+                auto there = kvtl::saved_file::open(path);
+                if (!there) there = kvtl::saved_file::create(path, page);
+                if (!there) ::_exit(7);
+                file.emplace(*std::move(there));
+            }
+            if (!cache.save(seq, *file)) ::_exit(8);
+            published = std::async(std::launch::async, [&file] { return file->publish().ok(); });
+        } else { // what has changed, once there is a file
+            if (!cache.save(seq, path)) ::_exit(3);
+        }
+        const std::size_t saved = tokens;
+        if (how != way::apart) say(saved);
         for (std::size_t i = 0; i < between_saves && tokens < all; ++i)
             static_cast<void>(step(cache, seq, tokens++));
+        if (how == way::apart) {
+            if (!published.get()) ::_exit(9);
+            say(saved);
+        }
+        if (saved == all) ::_exit(0);
     }
 }
 
@@ -133,7 +170,7 @@ TEST_CASE("a process that is killed at any moment loses no published save") {
         REQUIRE(pid >= 0);
         if (pid == 0) {
             ::close(pipe[0]);
-            child(path, kill % 2 == 1, pipe[1]);
+            child(path, static_cast<way>(kill % static_cast<std::size_t>(way::count)), pipe[1]);
         }
         ::close(pipe[1]);
         ::usleep(static_cast<::useconds_t>(random() % 30'000));
