@@ -46,7 +46,7 @@ TEST_CASE("kivi is dense attention within the codec's error, and exact while not
 
 TEST_CASE("a cache that must read gives the same results as one that holds everything") {
     const outcome held = run<in_ram<kvtl::presets::kivi_4>>(600, 70),
-                  read = run<in_ram<kvtl::presets::kivi_4>>(600, 70, 340);
+                  read = run<in_ram<kvtl::presets::kivi_4>>(600, 70, 396);
     CHECK(held.error == read.error);
     CHECK(read.stats.read_bytes > 2 * held.stats.read_bytes);
 }

@@ -25,11 +25,11 @@ namespace kvtl { inline namespace v0 {
 /// E: of plain rows; Weighted: entries have log-weights.
 template <element E, bool Weighted> class turn_attention {
   public:
-    /// 64 KiB of rows, but a tile of them at least, and room for what the queries of `tokens` tokens have seen; of more where
+    /// 32 KiB of rows, but a tile of them at least, and room for what the queries of `tokens` tokens have seen; of more where
     /// `out` is floats.
     [[nodiscard]] static turn_attention take(carver& c, const query_lane& lane,
                                              std::uint32_t tokens) noexcept {
-        constexpr std::size_t bytes = 65536, tile = simd::causal_tile;
+        constexpr std::size_t bytes = 32768, tile = simd::causal_tile;
         turn_attention a;
         a.width_ = lane.width();
         a.rows_ = std::max(bytes / (2 * a.width_ * sizeof(E)) / tile, std::size_t{1}) * tile;
