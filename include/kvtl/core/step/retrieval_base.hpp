@@ -64,9 +64,8 @@ template <class Types> class retrieval_base {
         parts.query = m.query;
         step_ = runner(store_, parts, m.step);
         source_ = choice_source<types>(step_, store_, plan_);
-        if constexpr (!types::sequential)
-            for (std::uint32_t slot = 0; slot < p.max_sequences; ++slot)
-                if (lane_count(slot) > 0 && plan_.lent_page > 0) store_.offer_tables(lane_at(slot, 0, 0).id);
+        for (std::uint32_t slot = 0; slot < p.max_sequences; ++slot)
+            if (lane_count(slot) > 0 && plan_.lent_page > 0) store_.offer_tables(lane_at(slot, 0, 0).id);
     }
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
@@ -187,24 +186,19 @@ template <class Types> class retrieval_base {
     /// what no table needs. A prompt or a turn leaves tables longer than its units are: the next token makes them short
     /// again in its first layer, when all layers have had theirs.
     void let_tables_grow(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
-        if constexpr (!types::sequential) {
-            if (!pool_for(lanes).may_borrow()) return;
-            const std::uint32_t at_once =
-                plan_.sizes.buffer + plan_.sizes.spare + tokens; // each its own unit
-            std::uint32_t units = 0, more = 0;
-            for (const lane_ref& ref : lanes) {
-                const lane_state& s = store_.at(ref.id).state();
-                const std::uint32_t most = std::max(s.units, cluster_.max_units(s.tokens + tokens));
-                units = std::max(units, s.units);
-                more = std::max(more, std::min(at_once, most - s.units));
-            }
-            const std::uint32_t first = lanes[0].id;
-            if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, at_once);
-            store_.extend_tables(first, units, more,
-                                 [&] { release_prefetches_of(group_of(slot_of(first))); });
-            pool_for(lanes).borrow();
+        if (!pool_for(lanes).may_borrow()) return;
+        const std::uint32_t at_once = plan_.sizes.buffer + plan_.sizes.spare + tokens; // each its own unit
+        std::uint32_t units = 0, more = 0;
+        for (const lane_ref& ref : lanes) {
+            const lane_state& s = store_.at(ref.id).state();
+            const std::uint32_t most = std::max(s.units, cluster_.max_units(s.tokens + tokens));
+            units = std::max(units, s.units);
+            more = std::max(more, std::min(at_once, most - s.units));
         }
-        static_cast<void>(lanes), static_cast<void>(tokens);
+        const std::uint32_t first = lanes[0].id;
+        if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, at_once);
+        store_.extend_tables(first, units, more, [&] { release_prefetches_of(group_of(slot_of(first))); });
+        pool_for(lanes).borrow();
     }
     /// What gives up what was read ahead for a layer of the sequence, or of those that share its frames.
     [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {

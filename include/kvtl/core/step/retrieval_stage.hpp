@@ -295,8 +295,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
-        if constexpr (!types::sequential)
-            if (base::lane_count(slot) > 0) store_.empty_tables(base::lane_at(slot, 0, 0).id);
+        if (base::lane_count(slot) > 0) store_.empty_tables(base::lane_at(slot, 0, 0).id);
         bars_.forget(slot);
         // Others that share the memory may have been kept waiting.
         static_cast<void>(arenas_.retry_writes(group_of(slot)));
@@ -313,9 +312,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             return io.fail(std::move(s));
         bars_.parts(io, slot, layer, i);
         lane_parts<types, typename base::store_type>(store_, io, batch).move(ref.id);
-        if constexpr (!types::sequential)
-            if (io.loads()) store_.pool_of(ref.id).borrow();
-        if (io.loads()) note_storage();
+        if (!io.loads()) return;
+        store_.pool_of(ref.id).borrow();
+        note_storage();
     }
 
     /// Decisions about the sequence depend on which of its units are in memory, and a save keeps these.
@@ -357,10 +356,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (i == none) return;
         const lane_ref ref = base::lane_at(slot, layer, i);
         if (status s = at_rest(slot, layer, ref); !s) return out.fail(std::move(s));
-        if constexpr (!types::sequential) {
-            store_.put_away_tails(store_.pool_of(ref.id), slot);
-            if (status s = settle_writes(slot); !s) return out.fail(std::move(s));
-        }
+        store_.put_away_tails(store_.pool_of(ref.id), slot);
+        if (status s = settle_writes(slot); !s) return out.fail(std::move(s));
         bars_.parts(out, slot, layer, i);
         lane_parts<types, typename base::store_type>(store_, out, {}).move_tables(ref.id);
     }
@@ -377,7 +374,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         lane_parts<types, typename base::store_type> parts(store_, in, batch);
         parts.move_tables(to);
         if (in.ok()) parts.share_pages(from, to);
-        if constexpr (!types::sequential) store_.pool_of(to).borrow();
+        store_.pool_of(to).borrow();
         note_storage();
     }
 
@@ -474,16 +471,11 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         begin_call();
         base::release_prefetches_of(group_of(slot));
         if (status s = base::lend_to_prompt(slot, layer); !s) return s;
-        if constexpr (!types::sequential) {
-            store_.extend_tables(lane_id, 0, units, [] {});
-            if (store_.at(lane_id).table_rows() >= units) return {};
-            if (status s = base::check_writes(slot); !s) return s;
-            return status::failure(errc::bound_too_small,
-                                   "fork: the tables of %u units need memory that frames have borrowed",
-                                   units);
-        }
-        static_cast<void>(lane_id), static_cast<void>(units);
-        return {};
+        store_.extend_tables(lane_id, 0, units, [] {});
+        if (store_.at(lane_id).table_rows() >= units) return {};
+        if (status s = base::check_writes(slot); !s) return s;
+        return status::failure(errc::bound_too_small,
+                               "fork: the tables of %u units need memory that frames have borrowed", units);
     }
     /// Reads what select() has chosen and pins it, all of it, or nothing.
     [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, prefetch_slot& a) noexcept {

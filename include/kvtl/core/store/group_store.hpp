@@ -325,6 +325,13 @@ template <class Types> class group_store : public page_store<Types> {
     }
     /// Nothing to note: complete pages never change.
     static void note_saved(std::uint32_t) noexcept {}
+    // Tables have their full length, so that nothing of them is lent; unfinished pages are copied to a branch.
+    static void offer_tables(std::uint32_t) noexcept {}
+    template <class Leave>
+    static void extend_tables(std::uint32_t, std::uint32_t, std::uint32_t, Leave&&) noexcept {}
+    static void trim_tables(std::uint32_t, std::uint32_t) noexcept {}
+    static void empty_tables(std::uint32_t) noexcept {}
+    static void put_away_tails(pool&, std::uint32_t) noexcept {}
     /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
     /// False when there is no room: some have none then.
     [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
