@@ -1,6 +1,7 @@
 // Units that are fixed groups of consecutive tokens: what is chosen for a current and for a predicted query,
 // in lanes of one head and of a whole layer, against a naive choice from exact keys.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 #include <kvtl/policies/estimate_scored_mean.hpp>
@@ -438,6 +439,57 @@ TEST_CASE("results of 16 bits are those of floats, also where a chunk's queries 
         for (std::size_t i = 0; i < whole.size(); ++i)
             REQUIRE(kvtl::to_float(half[i]) == kvtl::to_float(kvtl::from_float<kvtl::f16>(whole[i])));
     }
+}
+
+TEST_CASE(
+    "whichever read of a chunk fails, in either shard, the call may be repeated and gives the same bits") {
+    auto c = config_for<query_cache>(400, 4);
+    c.shards = 2;
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto& f = *c.io.faults;
+    const drift data(model, 400, 36);
+    std::size_t failures = 0, half_done = 0;
+    const auto play = [&](bool failing) {
+        auto cache = open_cache<query_cache>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> outputs;
+        for (std::size_t first = 0; first < 360; first += 120)
+            for (std::size_t l = 0; l < model.layers; ++l) {
+                std::vector<float> out(120 * data.query_floats(), NAN);
+                auto in = data.input(l, first, 120);
+                in.last_chunk = first == 240;
+                for (std::uint64_t n = 0;;
+                     ++n) { // the first read of the call fails, then the second, until none does
+                    if (failing) f.fail_read.first = f.reads.load() + n;
+                    const kvtl::status s = cache.prefill(seq, l, in, out);
+                    f.fail_read.first = kvtl::io_faults::never;
+                    if (s.ok()) break;
+                    ++failures;
+                    CHECK(s.code() == kvtl::errc::io_error);
+                    std::size_t done = 0;
+                    for (unsigned i = 0; i < 2; ++i) {
+                        const auto have =
+                            kvtl::shard_access::of(cache, i).tokens(seq.slot, static_cast<std::uint32_t>(l));
+                        REQUIRE((have == first || have == first + 120));
+                        done += have == first + 120 ? 1U : 0U;
+                    }
+                    REQUIRE(done < 2);
+                    half_done += done;
+                    REQUIRE(n < 50);
+                }
+                outputs.insert(outputs.end(), out.begin(), out.end());
+            }
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            std::vector<float> out(data.query_floats());
+            require_ok(cache.attend(seq, l, data.input(l, 360), out));
+            outputs.insert(outputs.end(), out.begin(), out.end());
+        }
+        return outputs;
+    };
+    const auto should = play(false);
+    CHECK(same_bits(play(true), should));
+    CHECK(failures > 8);
+    CHECK(half_done > 4);
 }
 
 } // namespace manager_groups_test
