@@ -111,7 +111,13 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         if (status unknown = core_->calls.sequence("end", seq); !unknown) return unknown;
         const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("end", mine.blocked());
-        if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq); // somebody was faster
+        if (status ended = core_->calls.sequence("end", seq); !ended) return ended; // somebody was faster
+        status copied;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            if (copied.ok()) copied = s.copy_to_branches(seq.slot);
+        });
+        if (!copied) return copied;
+        if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq);
         core_->for_each_owner(seq.slot, [&](shard_type& s) { s.end(seq.slot); });
         core_->saved_as[seq.slot] = 0;
         core_->calls.slots.free(seq);
@@ -371,6 +377,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind", mine.blocked());
         status refused = core_->calls.sequence("rewind", seq); // it may have ended meanwhile
+        if (refused.ok()) refused = settle_all(seq);
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
@@ -400,6 +407,10 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                         f(s, l, static_cast<std::uint32_t>(have - tokens));
             });
         };
+        bool any = false;
+        for_each_beyond([&](shard_type&, std::uint32_t, std::uint32_t) { any = true; });
+        if (!any) return {};
+        if (status s = settle_all(seq); !s) return s;
         std::uint32_t waits = none; // a layer whose prompt is still whole
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
@@ -605,7 +616,18 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                                               unsigned shard, shard_lock& mine) noexcept {
         if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
         if (!mine.take(core_->shards[shard].busy)) return busy(name, shard);
-        return core_->calls.sequence(name, seq); // it may have ended meanwhile
+        if (status s = core_->calls.sequence(name, seq); !s) return s; // it may have ended meanwhile
+        if (!core_->owns(seq.slot, shard)) return {};
+        return core_->shards[shard].settle(seq.slot, static_cast<std::uint32_t>(layer));
+    }
+    /// Branches of the sequence, which all shards are held for, copy what they still have from it, and it what it is a branch
+    /// of.
+    [[nodiscard, gnu::cold]] status settle_all(sequence_id seq) noexcept {
+        status done;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            if (done.ok()) done = s.settle_all(seq.slot);
+        });
+        return done;
     }
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
     template <class F> [[nodiscard]] status in_all(const char* name, sequence_id seq, F&& f) noexcept {

@@ -6,6 +6,7 @@
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/virtualised.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -20,6 +21,7 @@
 #include <filesystem>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <type_traits>
 
 namespace manager_forked_test {
@@ -36,6 +38,7 @@ using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, device>>;
 using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, device>>;
 using layers = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_virtualised, device>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
+using rows = kvtl::snapkv_group;
 
 const drift& stream() {
     static const drift made(small, max_tokens, 5);
@@ -243,6 +246,9 @@ void equals_dense_whatever_happens(const typename Cache::config& c, std::uint32_
             one.save_and_load(file.path());
         } else if (what == 8 && one.tokens() + 20 < max_tokens) {
             one.prefill(20, below(max_tokens - 20));
+        } else if (what == 9) { // touches one layer
+            const auto layer = static_cast<std::uint32_t>(below(small.layers));
+            require_ok(cache.prefetch(one.id(), layer, stream().q(layer, below(max_tokens))));
         } else {
             for (std::size_t n = below(12); n > 0 && one.tokens() < max_tokens; --n)
                 one.read(below(max_tokens));
@@ -434,41 +440,241 @@ TEST_CASE("a branch lives in the shard of its parent") {
     CHECK(cache.fork(zero.id()).ok());
 }
 
-TEST_CASE("a read or write that fails during a fork changes nothing, and it may be tried again") {
-    const auto check = []<class Cache>(Cache*, bool reads) {
+TEST_CASE("fork copies nothing; the layer that a call touches is copied, for whichever sequence it is") {
+    const auto check = []<class Cache>(Cache*, bool parent_first) {
+        CAPTURE(parent_first);
+        auto cache = open_cache<Cache>(config_for<Cache>(3));
+        text<Cache> one(cache);
+        one.prefill(200, 0);
+        for (std::size_t t = 200; t < 230; ++t) one.read(t);
+        const std::uint32_t used = pages_in_use(cache);
+        const kvtl::statistics before = cache.stats();
+        const std::size_t kept = cache.kept_entries(one.id(), 1);
+        text<Cache> a = one.fork(), b = a.fork();
+        const auto& store = kvtl::shard_access::of(cache, 0).store();
+        CHECK_FALSE(store.any_shared());
+        CHECK(pages_in_use(cache) == used);
+        const kvtl::statistics after = cache.stats();
+        CHECK(after.writes == before.writes);
+        CHECK(after.reads == before.reads);
+        CHECK(after.units == 3 * before.units);
+        CHECK(after.kept_bytes == 3 * before.kept_bytes);
+        for (const auto* who : {&a, &b}) {
+            who->check_tokens();
+            CHECK(cache.kept_entries(who->id(), 1) == kept);
+        }
+        require_ok(cache.prefetch((parent_first ? one : b).id(), 1, stream().q(1, 230)));
+        CHECK(store.any_shared());
+        CHECK(cache.stats().kept_bytes == after.kept_bytes);
+        CHECK(cache.stats().units == after.units);
+        for (std::size_t t = 230; t < 250; ++t) one.read(t), a.read(t + 20), b.read(t + 40);
+        for (auto* who : {&one, &a, &b}) {
+            CHECK(who->error() < exact);
+            who->end();
+        }
+        check_nothing_left(cache);
+    };
+    for (const bool parent_first : {false, true}) {
+        check(static_cast<clusters*>(nullptr), parent_first);
+        check(static_cast<pages*>(nullptr), parent_first);
+    }
+}
+
+/// A branch whose layers are still its parent's, and one that has copied them, go on with the same bits: whatever the parent
+/// does meanwhile, in whichever order of layers.
+TEST_CASE("a branch is as its parent was when it was forked, however late it is copied") {
+    const auto check = []<class Cache>(Cache*, int then) {
+        CAPTURE(then);
+        auto c = config_for<Cache>(4);
+        c.attend_tokens = 48;
+        auto cache = open_cache<Cache>(c);
+        text<Cache> one(cache);
+        one.prefill(200, 0);
+        for (std::size_t t = 200; t < 230; ++t) one.read(t);
+        text<Cache> early = one.fork(), late = one.fork(), last = late.fork();
+        const std::uint64_t whole = hash_of(cache, early.id());
+        if (then == 0) one.end();
+        if (then == 1) CHECK(one.rewind(4));
+        if (then == 2) one.prefill(20, 300);
+        if (then == 3) late.end();
+        if (then == 4) { // the layers in the other order
+            std::vector<float> out(stream().query_floats());
+            for (std::uint32_t l = small.layers; l-- > 0;)
+                require_ok(cache.attend(one.id(), l, stream().input(l, 300), out));
+        }
+        if (then == 5)
+            for (std::size_t t = 230; t < 260; ++t) early.read(t);
+        if (then != 3) CHECK(hash_of(cache, late.id()) == whole);
+        CHECK(hash_of(cache, last.id()) == whole);
+        if (then != 5)
+            for (std::size_t t = 230; t < 260; ++t) early.read(t);
+        for (std::size_t t = 230; t < 260; ++t) last.read(t);
+        CHECK(same_bits(early.outputs(), last.outputs()));
+    };
+    for (int then = 0; then < 6; ++then) {
+        check(static_cast<clusters*>(nullptr), then);
+        check(static_cast<pages*>(nullptr), then);
+        check(static_cast<rows*>(nullptr), then);
+    }
+}
+
+TEST_CASE("branches that were never touched end, and so do their parents, in any order") {
+    const auto check = []<class Cache>(Cache*) {
+        std::array<std::uint32_t, 4> order{};
+        std::iota(order.begin(), order.end(), 0U);
+        do {
+            auto cache = open_cache<Cache>(config_for<Cache>(4));
+            std::vector<text<Cache>> all;
+            all.emplace_back(cache);
+            all[0].prefill(120, 0);
+            const std::uint64_t whole = hash_of(cache, all[0].id());
+            all.push_back(all[0].fork());
+            all.push_back(all[1].fork());
+            all.push_back(all[0].fork());
+            for (std::size_t i = 0; i + 1 < order.size(); ++i) all[order[i]].end();
+            CHECK(hash_of(cache, all[order[3]].id()) == whole);
+            for (std::size_t t = 0; t < 20; ++t) all[order[3]].read(150 + t);
+            CHECK(all[order[3]].error() < exact);
+            all[order[3]].end();
+            check_nothing_left(cache);
+        } while (std::next_permutation(order.begin(), order.end()));
+    };
+    check(static_cast<clusters*>(nullptr));
+    check(static_cast<layers*>(nullptr));
+    check(static_cast<pages*>(nullptr));
+}
+
+TEST_CASE("a read or write that fails while a layer is copied changes nothing, and the call may come again") {
+    const auto check = []<class Cache>(Cache*, bool reads, bool of_parent) {
+        CAPTURE(of_parent);
         auto c = config_for<Cache>(2);
         auto cache = open_cache<Cache>(c);
         text<Cache> one(cache);
         one.prefill(130, 0);
         for (std::size_t t = 130; t < 160; ++t) one.read(t);
         const std::uint64_t before = hash_of(cache, one.id());
-        const std::uint32_t used = pages_in_use(cache);
+        const text<Cache> two = one.fork();
+        const kvtl::sequence_id who = of_parent ? one.id() : two.id();
         auto& fault = reads ? c.io.faults->fail_read : c.io.faults->fail_write;
         std::size_t failed = 0;
         for (;; ++failed) { // each of them in turn, until none is left
-            fault.first = (reads ? c.io.faults->reads : c.io.faults->writes).load() + failed;
+            fault.first = (reads ? c.io.faults->reads : c.io.faults->writes).load() + failed % 3;
             fault.count = 1;
-            const auto branch = cache.fork(one.id());
+            const kvtl::status s = cache.rewind(who, 0); // touches all layers
             fault.first = kvtl::io_faults::never;
-            if (branch.ok()) {
-                CHECK(hash_of(cache, *branch) == before);
-                break;
-            }
-            REQUIRE(failed < 100);
-            require_ok(cache.retry_writes(one.id()));
-            CHECK(hash_of(cache, one.id()) == before);
-            CHECK(pages_in_use(cache) == used);
-            CHECK_FALSE(kvtl::shard_access::of(cache, 0).store().any_shared());
+            one.check_tokens(), two.check_tokens();
+            if (s.ok()) break;
+            REQUIRE(failed < 200);
+            if (!reads && of_parent) CHECK_FALSE(cache.end(one.id()).ok());
+            require_ok(cache.retry_writes(who));
         }
-        one.read(200);
+        CHECK(hash_of(cache, one.id()) == before);
+        CHECK(hash_of(cache, two.id()) == before);
+        text<Cache> branch = two;
+        one.read(200), branch.read(210);
         CHECK(one.error() < exact);
+        CHECK(branch.error() < exact);
+        one.end(), branch.end();
+        check_nothing_left(cache);
         return failed;
     };
-    CHECK(check(static_cast<clusters*>(nullptr), false) > 0);
-    CHECK(check(static_cast<runs*>(nullptr), false) > 0);
-    CHECK(check(static_cast<layers*>(nullptr), false) > 0);
-    CHECK(check(static_cast<pages*>(nullptr), false) > 0);
-    CHECK(check(static_cast<pages*>(nullptr), true) > 0);
+    for (const bool of_parent : {false, true}) {
+        CHECK(check(static_cast<clusters*>(nullptr), false, of_parent) > 0);
+        CHECK(check(static_cast<runs*>(nullptr), false, of_parent) > 0);
+        CHECK(check(static_cast<layers*>(nullptr), false, of_parent) > 0);
+        CHECK(check(static_cast<pages*>(nullptr), true, of_parent) > 0);
+    }
+}
+
+TEST_CASE("a fork sets aside what copying will take: storage, rows, and tables that would be lent to frames") {
+    SUBCASE("storage") {
+        auto c = config_for<pages>(3);
+        c.max_tokens = 40'000; // of which no sequence has many: the file is several steps of reserved storage
+        c.memory_bytes = least_memory<pages>(c);
+        auto cache = open_cache<pages>(c);
+        text<pages> one(cache);
+        one.prefill(100, 0);
+        const std::uint64_t whole = hash_of(cache, one.id());
+        auto& store = kvtl::shard_access::of(cache, 0).store();
+        const auto use_up = [&] {
+            c.io.faults->full_beyond = 0;
+            while (store.ensure_space(store.layout().run_pages()).ok())
+                REQUIRE(store.layout().allocate_run() != kvtl::none);
+            c.io.faults->full_beyond = kvtl::io_faults::never;
+        };
+        use_up();
+        const text<pages> two = one.fork(); // reserves another step
+        use_up();
+        c.io.faults->full_beyond = 0;
+        require_ok(cache.rewind(two.id(), 0));
+        CHECK(hash_of(cache, two.id()) == whole);
+        CHECK_REFUSED(cache.fork(one.id()), disk_full, "");
+    }
+    SUBCASE("rows") {
+        auto cache = open_cache<rows>(config_for<rows>(2));
+        text<rows> one(cache);
+        one.prefill(120, 0);
+        const auto& pool = kvtl::shard_access::of(cache, 0).kept().pool();
+        const std::uint32_t before = pool.free_blocks(), taken = pool.size() - before;
+        REQUIRE(taken > 0);
+        const text<rows> two = one.fork();
+        CHECK(pool.free_blocks() == before - taken);
+        require_ok(cache.rewind(two.id(), 0));
+        CHECK(pool.free_blocks() == before - taken);
+    }
+    SUBCASE("tables") {
+        for (const bool share : {false, true}) {
+            auto c = config_for<clusters>(3);
+            c.shape = small;
+            c.max_tokens = 16000;
+            c.attend_tokens = max_tokens;
+            c.share = share;
+            c.memory_bytes = least_memory<clusters>(c) + 40 * 4096;
+            auto cache = open_cache<clusters>(c);
+            text<clusters> one(cache);
+            one.prefill(300, 0);
+            for (std::size_t t = 300; t < 310; ++t) one.read(t);
+            const auto& store = kvtl::shard_access::of(cache, 0).store();
+            REQUIRE(cache.stats().borrowed_bytes > 0);
+            text<clusters> two = one.fork(), three = two.fork();
+            const auto lent_and_promised = [&] { // never more than there is
+                std::size_t spare = 0, lent = 0;
+                for (const auto& region : store.lanes().regions) spare += region.spare();
+                for (const auto& pool : store.pools())
+                    lent += std::size_t{pool.borrowed()} * pool.frame_bytes();
+                CHECK(lent <= spare);
+            };
+            lent_and_promised();
+            for (std::size_t t = 0; t < 40; ++t) {
+                one.read(t), lent_and_promised();
+                if (t > 10) three.read(t + 100);
+                if (t > 20) two.read(t + 200);
+                lent_and_promised();
+            }
+            for (auto* who : {&one, &two, &three}) CHECK(who->error() < exact);
+            for (auto* who : {&one, &two, &three}) who->end();
+            check_nothing_left(cache);
+            for (const auto& region : store.lanes().regions) CHECK(region.promised == 0);
+        }
+    }
+}
+
+TEST_CASE("two threads, each in its shard, copy the same branch") {
+    auto c = config_for<pages>(3);
+    c.shards = 2;
+    auto cache = open_cache<pages>(c);
+    text<pages> one(cache);
+    one.prefill(120, 0);
+    const std::uint64_t whole = hash_of(cache, one.id());
+    const text<pages> two = one.fork(), three = two.fork();
+    const auto touch = [&](unsigned shard) {
+        for (std::uint32_t l = 0; l < small.layers; ++l)
+            for (const auto id : shard == 0 ? std::array{two.id(), one.id()} : std::array{one.id(), two.id()})
+                static_cast<void>(cache.prefetch(id, l, stream().q(l, 120), shard));
+    };
+    std::thread first(touch, 0), second(touch, 1);
+    first.join(), second.join();
+    for (const auto& id : {one.id(), two.id(), three.id()}) CHECK(hash_of(cache, id) == whole);
 }
 
 } // namespace manager_forked_test

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <kvtl/core/plan/size_rows.hpp>
+#include <kvtl/core/save/branches.hpp>
 #include <kvtl/core/step/retention_stage.hpp>
 #include <kvtl/core/step/retrieval_stage.hpp>
 #include <kvtl/core/step/row_stage.hpp>
@@ -47,9 +48,6 @@ struct no_stage {
                       std::span<std::byte> = {}) noexcept {}
     static bool hot_set_parts(part_stream&, std::uint32_t, const pool_role&) noexcept { return false; }
     static void note_saved(std::uint32_t) noexcept {}
-    static void fork_from(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t) noexcept {}
-    static void fork_into(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                          std::span<std::byte>) noexcept {}
     static statistics stats() noexcept { return {}; }
 };
 
@@ -143,8 +141,24 @@ template <class Types> class alignas(64) shard {
         if (slides(layer)) return rows_.rewind(slot, layer, n);
         decoder().rewind(slot, layer, n);
     }
-    [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept { return retrieval_.retry_writes(slot); }
+    /// Of the sequence, and of those that it will copy layers from or that will copy its layers.
+    [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
+        if constexpr (types::retrieves) {
+            status done = retrieval_.retry_writes(slot);
+            branches_.each([&](std::uint32_t branch, std::uint32_t layer) {
+                const std::uint32_t from = branches_.source(branch, layer);
+                if (branch != slot && from != slot) return;
+                if (status s = retrieval_.retry_writes(branch == slot ? from : branch); !s) done = s;
+            });
+            return done;
+        }
+        static_cast<void>(slot);
+        return {};
+    }
+    /// No branch waits for a layer of the sequence.
     void end(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < layers_; ++layer) give_up_copy(slot, layer);
+        withdraw_copies(slot);
         rows_.end(slot);
         retention_.end(slot);
         retrieval_.end(slot);
@@ -169,20 +183,43 @@ template <class Types> class alignas(64) shard {
     /// A save has the sequence as it is now: the next one may leave out what does not change until then.
     void note_saved(std::uint32_t slot) noexcept { retrieval_.note_saved(slot); }
 
-    /// The two halves of a fork, for a layer's KV head: `out` takes rows and tables from the parent, `in` gives them to a
-    /// slot that nobody sees yet. Pages of units and groups stay where they are, and have one owner more.
-    void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
-        if (slides(layer)) return rows_.parts(out, slot, layer, head);
-        retention_.parts(out, slot, layer, head);
-        if constexpr (types::in_chains) rows_.parts(out, slot, layer, head);
-        retrieval_.fork_from(out, slot, layer, head);
+    // Branches (core/save/branches.hpp). `settle`: a layer is about to be touched, and is copied by all that wait for it.
+    /// A slot that nobody sees yet becomes a branch of a sequence that is between two tokens. Nothing is copied so far, and
+    /// what that will take is kept for it. After an error the slot is to be ended.
+    [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < layers_; ++layer) {
+            const std::uint32_t from = branches_.holder(parent, layer);
+            if (status s = promise_copy(from, slot, layer); !s) return s;
+            branches_.wait_for(slot, layer, from);
+        }
+        return {};
     }
-    void fork_into(part_stream& in, std::uint32_t slot, std::uint32_t parent, std::uint32_t layer,
-                   std::uint32_t head, std::span<std::byte> batch) noexcept {
-        if (slides(layer)) return rows_.parts(in, slot, layer, head);
-        retention_.parts(in, slot, layer, head);
-        if constexpr (types::in_chains) rows_.parts(in, slot, layer, head);
-        retrieval_.fork_into(in, slot, parent, layer, head, batch);
+    /// Fails where a device fails, in which case the layers that wait still do: the call may be repeated.
+    [[nodiscard]] status settle(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (branches_.source(slot, layer) != none) return copy_own(slot, layer);
+        for (std::uint32_t b = branches_.next_branch(slot, layer); b != none;
+             b = branches_.next_branch(slot, layer))
+            if (status s = copy_own(b, layer); !s) return s;
+        return {};
+    }
+    /// The sequence has all of its layers. Others may wait for them.
+    [[nodiscard]] status copy_all_own(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < layers_; ++layer)
+            if (branches_.source(slot, layer) != none)
+                if (status s = copy_own(slot, layer); !s) return s;
+        return {};
+    }
+    /// No other sequence waits for a layer of this one, which may go.
+    [[nodiscard]] status copy_to_branches(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < layers_; ++layer)
+            if (branches_.source(slot, layer) == none)
+                if (status s = settle(slot, layer); !s) return s;
+        return {};
+    }
+    [[nodiscard]] status settle_all(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < layers_; ++layer)
+            if (status s = settle(slot, layer); !s) return s;
+        return {};
     }
 
     /// Kept entries of this layer's prompt are settled, but could not be moved so far.
@@ -202,6 +239,7 @@ template <class Types> class alignas(64) shard {
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
+        slot = branches_.holder(slot, layer);
         if (slides(layer)) return rows_.tokens(slot, layer);
         if constexpr (hands_over)
             if (retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
@@ -209,6 +247,7 @@ template <class Types> class alignas(64) shard {
     }
     /// Entries of the shard's heads that a layer holds, staged ones included.
     [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
+        slot = branches_.holder(slot, layer);
         if (slides(layer)) return rows_.kept_entries(slot, layer);
         if constexpr (hands_over)
             if (retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
@@ -222,11 +261,19 @@ template <class Types> class alignas(64) shard {
         statistics rows = rows_.stats();
         if constexpr (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
         s += rows;
+        branches_.each([&](std::uint32_t branch, std::uint32_t layer) {
+            s += held(branches_.source(branch, layer), layer);
+        });
         return s;
     }
 
     /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
     /// shard's.
+    /// `branches`: of branch_table::take().
+    void init_branches(std::span<std::uint32_t> branches, std::uint32_t layers) noexcept {
+        branches_ = branch_table(branches, layers);
+        layers_ = layers;
+    }
     template <class Config>
     [[gnu::cold]] void init_rows(const Config& c, const row_plan& r, const cache_plan& p, std::uint32_t index,
                                  carver& carve, std::span<std::byte> records) noexcept {
@@ -244,6 +291,61 @@ template <class Types> class alignas(64) shard {
     [[nodiscard]] auto& growth() noexcept { return retrieval_.growth(); }
 
   private:
+    // ------------------------------------------------------------------------------------- branches
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        if (slides(layer)) return rows_.promise_copy(from, layer);
+        if constexpr (types::in_chains)
+            if (status s = rows_.promise_copy(from, layer); !s) return s;
+        status done;
+        if constexpr (types::drops) done = retention_.promise_copy(from, to, layer);
+        if constexpr (types::retrieves)
+            if (done.ok()) done = retrieval_.promise_copy(from, to, layer);
+        if constexpr (types::in_chains)
+            if (!done) rows_.withdraw_copy(from, layer);
+        return static_cast<void>(to), done;
+    }
+    /// A layer that waits to be copied is not.
+    void give_up_copy(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const std::uint32_t from = branches_.source(slot, layer);
+        if (from == none) return;
+        branches_.copied(slot, layer);
+        if (slides(layer)) return rows_.withdraw_copy(from, layer);
+        if constexpr (types::in_chains) rows_.withdraw_copy(from, layer);
+        if constexpr (types::retrieves) retrieval_.withdraw_copy(from, slot, layer);
+    }
+    void withdraw_copies(std::uint32_t slot) noexcept {
+        if constexpr (types::retrieves) retrieval_.withdraw_copies(slot);
+        static_cast<void>(slot);
+    }
+    /// Copies a layer that waits for it. What can fail comes first.
+    [[nodiscard]] status copy_own(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const std::uint32_t from = branches_.source(slot, layer), of_model = layer;
+        if (slides(layer)) {
+            rows_.copy_layer(from, slot, layer);
+        } else {
+            if constexpr (types::retrieves)
+                if (status s = retrieval_.copy_layer(from, slot, layer); !s) return s;
+            if constexpr (types::drops) retention_.copy_layer(from, slot, layer);
+            if constexpr (types::in_chains) rows_.copy_layer(from, slot, layer);
+        }
+        branches_.copied(slot, of_model);
+        for (std::uint32_t l = 0; l < layers_; ++l)
+            if (branches_.source(slot, l) != none) return {};
+        withdraw_copies(slot);
+        return {};
+    }
+    /// What a layer holds now, as stats() counts it.
+    [[nodiscard]] statistics held(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        statistics s;
+        const bool rows = slides(layer);
+        if (rows || types::in_chains) rows_.add_held(s, slot, layer);
+        if (!types::drops) s.kept_entries = 0;
+        if (rows) return s;
+        if constexpr (types::drops && !hands_over) retention_.add_held(s, slot, layer);
+        if constexpr (types::retrieves) retrieval_.add_held(s, slot, layer);
+        return s;
+    }
+
     /// The stage that holds entries during decode.
     [[nodiscard]] auto& decoder() noexcept {
         if constexpr (types::retrieves)
@@ -319,6 +421,8 @@ template <class Types> class alignas(64) shard {
     row_stage<typename types::element_type, typename types::chain_codec> rows_;
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
     layer_numbers numbers_;
+    branch_table branches_;
+    std::uint32_t layers_ = 0; ///< of the model
 };
 
 }} // namespace kvtl::v0

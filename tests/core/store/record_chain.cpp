@@ -125,4 +125,29 @@ TEST_CASE("a block holds as many entries as attention takes at once, and more th
     CHECK(m.pool.used() == 1);
 }
 
+TEST_CASE("blocks that are promised are nobody else's, and a copy has the same entries in blocks of its own") {
+    for (const bool ragged : {false, true}) {
+        CAPTURE(ragged);
+        oracle::generator random(7);
+        model m(ragged);
+        for (int i = 0; i < 700; ++i) REQUIRE(m.push(0, m.make(random)));
+        m.cut(0, 650);
+        const std::uint32_t need = m.pool.blocks_of(m.chains[0]), left = m.pool.size() - m.pool.used();
+        CHECK(need == m.pool.used());
+        CHECK_FALSE(m.pool.promise(left + 1));
+        REQUIRE(m.pool.promise(need));
+        while (m.push(1, m.make(random))) {
+        }
+        CHECK(m.pool.used() == m.pool.size() - need);
+        m.chains[2] = m.pool.copy(m.chains[0]);
+        m.lists[2] = m.lists[0];
+        CHECK(m.pool.used() == m.pool.size());
+        m.cut(0, 0); // it does not hang on what it was copied from
+        for (int i = 0; i < 90; ++i) static_cast<void>(m.push(0, m.make(random)));
+        for (std::size_t l = 0; l < 3; ++l) CHECK(m.holds(l));
+        m.cut(2, 100);
+        for (std::size_t l = 0; l < 3; ++l) CHECK(m.holds(l));
+    }
+}
+
 } // namespace core_store_record_chain_test

@@ -1,4 +1,4 @@
-// A lane of units or fixed groups on its way to or from a stream, or to a branch: its state, its arrays, its pages.
+// A lane of units or fixed groups on its way to or from a stream: its state, its arrays, its pages.
 //
 // What:   pages come from memory or from storage, a batch at a time. Unfinished pages are in memory only. A loaded lane has
 //         places of its own on storage, and no unit in memory. The unfinished page of a loaded unit is on storage, too.
@@ -31,10 +31,14 @@ template <class Types, class Store> class lane_parts {
           most_(static_cast<std::uint32_t>(batch.size() / s.format().page_bytes)) {}
 
     void move(std::uint32_t lane_id) noexcept {
-        move_tables(lane_id);
+        lane_state state = store_->at(lane_id).state().identity();
+        io_->value(state);
+        if (io_->loads() && !begin(lane_id, state)) return;
+        const lane l = store_->at(lane_id); // behind begin(), which may have moved it
+        l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
+        if constexpr (!Types::sequential) move_capacities(l);
         if (!io_->ok()) return;
         if (io_->loads()) {
-            const lane l = store_->at(lane_id);
             if (!holds_together(l)) return;
             if (!place_pages(lane_id))
                 return io_->fail(status::failure(errc::disk_full,
@@ -43,26 +47,6 @@ template <class Types, class Store> class lane_parts {
             if (status s = store_->ensure_space(0); !s) return io_->fail(std::move(s));
         }
         move_pages(lane_id);
-    }
-    /// All but the pages.
-    void move_tables(std::uint32_t lane_id) noexcept {
-        lane_state state = store_->at(lane_id).state().identity();
-        io_->value(state);
-        if (io_->loads() && !begin(lane_id, state)) return;
-        const lane l = store_->at(lane_id); // behind begin(), which may have moved it
-        l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
-        if constexpr (!Types::sequential) move_capacities(l);
-    }
-    /// A lane with the tables of lane `parent` gets the pages, too: it shares them, or copies those of incomplete runs.
-    void share_pages(std::uint32_t parent, std::uint32_t lane_id) noexcept {
-        if (status s = store_->share_pages(parent, lane_id); !s) return io_->fail(std::move(s));
-        if (status s = store_->ensure_space(0); !s) return io_->fail(std::move(s));
-        count_ = 0;
-        store_->each_copied_page(parent, lane_id, [this](std::uint32_t from, std::uint32_t to) {
-            page_[count_] = {from}, copy_[count_++] = to;
-            if (count_ == std::min(most_, at_once)) copy();
-        });
-        copy();
     }
 
   private:
@@ -81,8 +65,8 @@ template <class Types, class Store> class lane_parts {
             return store_->place_pages(lane_id, capacity_);
     }
     [[nodiscard]] std::size_t key_bytes(const lane_state& s) const noexcept {
-        if constexpr (!Types::values_only) return 0;
-        return std::size_t{s.stored} / Types::compressor::granule * store_->lanes().sizes.record.key;
+        if constexpr (Types::sequential) return store_->key_bytes(s);
+        return static_cast<void>(s), std::size_t{0};
     }
 
     /// A lane of this state, if it fits: its tables have room, and nothing is in them.
@@ -175,20 +159,6 @@ template <class Types, class Store> class lane_parts {
             store_->io().free_io_batch(store_->first_write_io_batch(), Store::write_io_batches);
         if (status s = transfer(batch, false); !s) io_->fail(std::move(s));
     }
-    /// Copies the pages that have been gathered.
-    void copy() noexcept {
-        const std::uint32_t n = std::exchange(count_, 0);
-        if (n == 0 || !io_->ok()) return;
-        count_ = n;
-        status done = transfer(0, true);
-        for (std::uint32_t i = 0; i < n; ++i) page_[i].page = copy_[i];
-        if (done.ok())
-            done = transfer(
-                store_->io().free_io_batch(store_->first_write_io_batch(), Store::write_io_batches), false);
-        count_ = 0;
-        if (!done) return io_->fail(std::move(done));
-        store_->stats().bytes_moved_by_forks += std::uint64_t{n} * store_->format().page_bytes;
-    }
     /// Reads, or writes, those of the gathered pages that memory does not have. Waits for them.
     [[nodiscard]] status transfer(std::uint32_t id, bool reads) noexcept {
         auto& transfers = store_->io();
@@ -222,7 +192,6 @@ template <class Types, class Store> class lane_parts {
     std::uint32_t most_, count_ = 0;
     std::vector<std::uint32_t> capacity_;
     stored_page page_[at_once];
-    std::uint32_t copy_[at_once]; ///< where those of a branch go
 };
 
 }} // namespace kvtl::v0

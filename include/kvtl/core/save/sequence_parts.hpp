@@ -3,7 +3,7 @@
 // What:   one walk over layers and KV heads of the model, each in the shard that has it. So a saved sequence knows nothing of
 //         shards and slots, and a cache that divides heads otherwise can go on with it. A head of a layer is a section.
 // Memory: while it lasts, beside memory_bytes: `batch_bytes` for pages on their way, and a reference of 16 bytes for each
-//         page of a head, or for a branch the tables and rows of a head.
+//         page of a head. A fork takes none.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -147,37 +147,6 @@ template <class From> class load_stream final : public part_stream {
     std::vector<block_ref> refs_;
 };
 
-/// Parts of a head to memory.
-class parts_out final : public part_stream {
-  public:
-    explicit parts_out(std::vector<std::byte>& to) noexcept
-        : part_stream(direction::save, "fork"), to_(&to) {}
-
-  private:
-    status move(std::byte* at, std::size_t n) noexcept override {
-        to_->insert(to_->end(), at, at + n);
-        return {};
-    }
-
-    std::vector<std::byte>* to_;
-};
-
-/// And from there to a branch.
-class parts_in final : public part_stream {
-  public:
-    explicit parts_in(std::span<const std::byte> from) noexcept
-        : part_stream(direction::load, "fork"), from_(from) {}
-
-  private:
-    status move(std::byte* at, std::size_t n) noexcept override {
-        std::memcpy(at, from_.data(), n);
-        from_ = from_.subspan(n);
-        return {};
-    }
-
-    std::span<const std::byte> from_;
-};
-
 /// A core's sequences on their way. The caller holds all shards that have a part of the sequence.
 template <class Core> class sequence_parts {
   public:
@@ -188,6 +157,7 @@ template <class Core> class sequence_parts {
     /// Tells sequences apart that a save would tell apart.
     [[nodiscard]] result<std::uint64_t> hash(std::uint32_t slot) {
         hash_stream io;
+        if (status s = copy_all_own(slot); !s) return s;
         if (status s = walk(io, slot); !s) return s;
         return io.value();
     }
@@ -196,6 +166,7 @@ template <class Core> class sequence_parts {
     [[nodiscard]] result<save_facts> save(std::uint32_t slot, To& to, const save_options& o) {
         const std::uint32_t tokens = tokens_of(slot);
         status done = at_rest("save", slot, tokens);
+        if (done.ok()) done = copy_all_own(slot);
         if (done.ok()) done = to.begin();
         if (done.ok()) {
             const std::uint64_t last = core_->saved_as[slot];
@@ -254,30 +225,31 @@ template <class Core> class sequence_parts {
         return done;
     }
 
-    /// Makes a branch of a sequence in a slot of the same shards that nobody sees yet. After an error its lanes are as
-    /// after end().
-    [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) {
+    /// Makes a branch of a sequence in a slot of the same shards that nobody sees yet. Its layers are copied when they are
+    /// touched; at once, where so many sequences may share a page that their owners could not be counted. After an error its
+    /// lanes are as after end().
+    [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) noexcept {
         status done = at_rest("fork", parent, tokens_of(parent));
-        reservation batch;
-        if (done.ok()) done = take_batch(batch);
-        std::vector<std::byte> tables; // of a head, on their way
-        for (std::uint32_t layer = 0; layer < core_->calls.layers; ++layer)
-            for (std::uint32_t head = 0; head < core_->kv_heads; ++head)
-                core_->for_each_owner(slot, [&](auto& shard) {
-                    if (!done) return;
-                    tables.clear();
-                    parts_out out(tables);
-                    shard.fork_from(out, parent, layer, head);
-                    if (done = out.error(); !done) return;
-                    parts_in in(tables);
-                    shard.fork_into(in, slot, parent, layer, head, batch.memory());
-                    done = in.error();
-                });
+        const std::uint32_t sequences = core_->calls.slots.size();
+        core_->for_each_owner(slot, [&](auto& shard) {
+            if (done.ok()) done = shard.fork(parent, slot);
+            if constexpr (Core::types::retrieves)
+                if (done.ok() && sequences > shard.store().most_owners) done = shard.copy_all_own(slot);
+        });
         if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
+        static_cast<void>(sequences);
         return done;
     }
 
   private:
+    /// A branch copies the layers that it still has from others.
+    [[nodiscard]] status copy_all_own(std::uint32_t slot) noexcept {
+        status done;
+        core_->for_each_owner(slot, [&](auto& shard) {
+            if (done.ok()) done = shard.copy_all_own(slot);
+        });
+        return done;
+    }
     /// Which units are in memory, of each shard that has a part of the sequence. True: all of them have it.
     template <class Stream> [[nodiscard]] bool hot_sets(Stream& io, std::uint32_t slot) noexcept {
         pool_role role{.parts = 0, .replacement = core_->replacement};

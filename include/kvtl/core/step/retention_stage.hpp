@@ -229,6 +229,31 @@ template <class Types> class retention_stage {
             if (book_.head_of(i) == head) lane_parts(io, slot, lanes[i]);
     }
 
+    /// A branch will copy this layer. It gets the blocks for the rows at once; or, after an error, none.
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
+        if (lanes.empty()) return {};
+        const sequence_budget& of = book_.sequence_budget_of(from);
+        sequence_budget& own = book_.sequence_budget_of(to);
+        own.layers_seen = of.layers_seen, own.competing = of.competing, own.pinned = of.pinned;
+        if (status s = book_.reserve(to, book::count_blocks(parents), "fork", book::rows_for::chunk); !s)
+            return s;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            while (lanes[i].rows.blocks < parents[i].rows.blocks) book_.pool.extend(lanes[i].rows);
+        book_.recount(to, lanes, 0);
+        return {};
+    }
+    /// The layer of a branch, which has nothing but blocks, becomes what its parent's is.
+    void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            block_chain rows = lanes[i].rows;
+            book_.pool.copy(parents[i].rows, rows);
+            lanes[i] = parents[i];
+            lanes[i].rows = rows;
+        }
+    }
+
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
         const auto lanes = book_.lanes_of(slot, layer);
         return lanes.empty() ? none : lanes[0].tokens;
@@ -245,6 +270,12 @@ template <class Types> class retention_stage {
         for (const kept_lane& lane : book_.memory.lanes) s.kept_entries += lane.rows.rows;
         s.kept_bytes = s.kept_entries * book_.plan.record.entry();
         return s;
+    }
+    /// Adds what a layer holds now.
+    void add_held(statistics& s, std::uint32_t slot, std::uint32_t layer) const noexcept {
+        const std::uint64_t entries = kept_entries(slot, layer);
+        s.kept_entries += entries;
+        s.kept_bytes += entries * book_.plan.record.entry();
     }
 
     // ---------------------------------------------------------------------------------------- for tests

@@ -349,33 +349,54 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.note_saved(ref.id);
     }
 
-    /// The lane that begins with a KV head of the model, without its pages, to a branch. Open pages of units are written,
-    /// and all writes have landed behind this.
-    void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
-        const std::uint32_t i = lane_of_head(slot, head);
-        if (i == none) return;
-        const lane_ref ref = base::lane_at(slot, layer, i);
-        if (status s = at_rest(slot, layer, ref); !s) return out.fail(std::move(s));
-        store_.put_away_tails(store_.pool_of(ref.id), slot);
-        if (status s = settle_writes(slot); !s) return out.fail(std::move(s));
-        bars_.parts(out, slot, layer, i);
-        lane_parts<types, typename base::store_type>(store_, out, {}).move_tables(ref.id);
+    /// A branch will copy this layer: what that takes is kept for it. A failed write of its pages is found now. After an error
+    /// some of it may be kept.
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        if (status s = base::check_writes(from); !s) return s;
+        bars_.copy_bar(from, to);
+        for (std::uint32_t i = 0; i < base::lane_count(to); ++i)
+            if (status s = store_.promise_copy(base::lane_at(from, layer, i).id,
+                                               base::lane_at(to, layer, i).id,
+                                               [&] { begin_call(), base::release_prefetches_of(group_of(to)); });
+                !s) {
+                while (i-- > 0)
+                    store_.withdraw_copy(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id);
+                return s;
+            }
+        return {};
     }
-    /// The same lane of a slot that nobody sees yet takes that, and shares pages with its parent's. After an error the
-    /// lane is to be forgotten.
-    void fork_into(part_stream& in, std::uint32_t slot, std::uint32_t parent, std::uint32_t layer,
-                   std::uint32_t head, std::span<std::byte> batch) noexcept {
-        const std::uint32_t i = lane_of_head(slot, head);
-        if (i == none) return;
-        const std::uint32_t from = base::lane_at(parent, layer, i).id, to = base::lane_at(slot, layer, i).id;
-        if (status s = make_room(slot, layer, to, store_.at(from).state().units); !s)
-            return in.fail(std::move(s));
-        bars_.parts(in, slot, layer, i);
-        lane_parts<types, typename base::store_type> parts(store_, in, batch);
-        parts.move_tables(to);
-        if (in.ok()) parts.share_pages(from, to);
-        store_.pool_of(to).borrow();
+    /// The branch does not copy the layer any more, or has copied it.
+    void withdraw_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        for (std::uint32_t i = 0; i < base::lane_count(to); ++i)
+            store_.withdraw_copy(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id);
+    }
+    /// That was the last layer.
+    void withdraw_copies(std::uint32_t to) noexcept {
+        if (base::lane_count(to) > 0) store_.withdraw_copies(base::lane_at(to, 0, 0).id);
+    }
+    /// The layer of a branch, which is empty, becomes what its parent's is, and shares pages with it. Open pages of units are
+    /// written first. Fails where a device fails, and the layer is empty then.
+    [[nodiscard]] status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        const std::uint32_t lanes = base::lane_count(to);
+        if (lanes == 0) return {};
+        begin_call();
+        if (status s = bring(from, layer); !s) return s;
+        store_.put_away_tails(base::lane_at(from, layer, 0).id);
+        if (status s = settle_writes(from); !s) return s;
+        if constexpr (types::sequential || types::virtualised) base::release_prefetches_of(group_of(to));
+        status done = base::lend_to_prompt(to, layer);
+        if (!done) return done;
+        for (std::uint32_t i = 0; i < lanes && done.ok(); ++i)
+            done = store_.copy_lane(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id);
+        if (!done) {
+            for (std::uint32_t i = 0; i < lanes; ++i) store_.forget_lane(base::lane_at(to, layer, i).id);
+            return done;
+        }
+        withdraw_copy(from, to, layer);
+        bars_.copy_notes(from, to, layer);
+        if constexpr (!types::sequential) store_.pool_of(base::lane_at(to, layer, 0).id).borrow();
         note_storage();
+        return {};
     }
 
     /// Nothing is read ahead any more, and no transfer is under way. Fails when a write has failed.
@@ -415,15 +436,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const io_counters c = io_.counters();
         s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
         for (std::uint32_t slot = 0; slot < plan_.max_sequences; ++slot)
-            for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
-                for (std::uint32_t i = 0; i < base::lane_count(slot); ++i) {
-                    const lane l = store_.at(base::lane_at(slot, layer, i).id);
-                    const lane_state& state = l.state();
-                    s.kept_bytes += bytes_of(l);
-                    s.units += state.units;
-                    if constexpr (types::drops)
-                        s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
-                }
+            for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer) add_held(s, slot, layer);
         if (!arenas_.idle()) {
             arenas_.add_to(s);
             s.resident_bytes_peak += arenas_.peak_bytes();
@@ -435,6 +448,17 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         }
         for (const pool& p : page_pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         return s;
+    }
+
+    /// Adds what a layer holds now.
+    void add_held(statistics& s, std::uint32_t slot, std::uint32_t layer) const noexcept {
+        for (std::uint32_t i = 0; i < base::lane_count(slot); ++i) {
+            const lane l = store_.at(base::lane_at(slot, layer, i).id);
+            s.kept_bytes += bytes_of(l);
+            s.units += l.state().units;
+            if constexpr (types::drops)
+                s.kept_entries += std::uint64_t{l.state().tokens} * plan_.model.lane_heads;
+        }
     }
 
   private:
@@ -463,19 +487,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if constexpr (!types::sequential) return store_.vacate(store_.pool_of(ref.id));
         static_cast<void>(ref);
         return {};
-    }
-    /// Gives the layer of a branch its memory, and the tables of a lane room for so many units. Where frames had borrowed
-    /// that room, they are empty then.
-    [[nodiscard]] status make_room(std::uint32_t slot, std::uint32_t layer, std::uint32_t lane_id,
-                                   std::uint32_t units) noexcept {
-        begin_call();
-        base::release_prefetches_of(group_of(slot));
-        if (status s = base::lend_to_prompt(slot, layer); !s) return s;
-        store_.extend_tables(lane_id, 0, units, [] {});
-        if (store_.at(lane_id).table_rows() >= units) return {};
-        if (status s = base::check_writes(slot); !s) return s;
-        return status::failure(errc::bound_too_small,
-                               "fork: the tables of %u units need memory that frames have borrowed", units);
     }
     /// Reads what select() has chosen and pins it, all of it, or nothing.
     [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, prefetch_slot& a) noexcept {

@@ -298,6 +298,27 @@ template <element E, class Codec> class row_stage {
         });
     }
 
+    /// A branch will copy this layer: the blocks for its records are kept for it, or none.
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t layer) noexcept {
+        return pool_.promise(blocks_of(from, layer)) ? status{} : no_block("fork");
+    }
+    /// It does not any more.
+    void withdraw_copy(std::uint32_t from, std::uint32_t layer) noexcept {
+        pool_.withdraw(blocks_of(from, layer));
+    }
+    /// The layer of a branch, which is empty, becomes what its parent's is.
+    void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+        for_each_lane(from, layer, [&](const row_lane& parent) {
+            for_each_lane(to, layer, [&](row_lane& l) {
+                if (l.index != parent.index) return;
+                *l = *parent;
+                l->records = pool_.copy(parent->records);
+                std::copy_n(parent.keys, parent.held() * width(), l.keys);
+                std::copy_n(parent.values, parent.held() * width(), l.values);
+            });
+        });
+    }
+
     /// `none` where the shard has no lane of the sequence.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
         std::uint32_t n = none;
@@ -312,17 +333,28 @@ template <element E, class Codec> class row_stage {
     }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = stats_;
-        for (const lane& l : x_.lanes) {
-            const std::uint64_t held = l.tokens - l.gone;
-            s.kept_entries += (held + l.records.rows) * lane_heads_;
-            s.kept_bytes += held * 2 * width() * sizeof(E) + l.records.bytes;
-        }
+        for (const lane& l : x_.lanes) add_held(s, l);
         s.resident_bytes_peak = std::uint64_t{pool_.used_peak()} * pool_.format().page_bytes;
         return s;
+    }
+    /// Adds what a layer holds now.
+    void add_held(statistics& s, std::uint32_t slot, std::uint32_t layer) const noexcept {
+        for_each_lane(slot, layer, [&](const row_lane& l) { add_held(s, *l); });
     }
     [[nodiscard]] const record_pool& pool() const noexcept { return pool_; }
 
   private:
+    void add_held(statistics& s, const lane& l) const noexcept {
+        const std::uint64_t held = l.tokens - l.gone;
+        s.kept_entries += (held + l.records.rows) * lane_heads_;
+        s.kept_bytes += held * 2 * width() * sizeof(E) + l.records.bytes;
+    }
+    /// Of the records of a layer.
+    [[nodiscard]] std::uint32_t blocks_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        std::uint32_t n = 0;
+        for_each_lane(slot, layer, [&](const row_lane& l) { n += pool_.blocks_of(l->records); });
+        return n;
+    }
     /// A lane of a call.
     struct row_lane {
         lane* state;
@@ -351,7 +383,7 @@ template <element E, class Codec> class row_stage {
         return p.division.lanes_of(p.model.kv_heads / r.lane_heads, shard);
     }
     /// f(lane) for the shard's lanes of a layer.
-    template <class F> void for_each_lane(std::uint32_t slot, std::uint32_t layer, F&& f) noexcept {
+    template <class F> void for_each_lane(std::uint32_t slot, std::uint32_t layer, F&& f) const noexcept {
         if (!plan_.division.owns(slot, shard_)) return;
         const std::size_t seat = plan_.division.seat(slot);
         const auto lanes = static_cast<std::uint32_t>(x_.before.size());

@@ -346,11 +346,23 @@ template <class Types> class group_store : public page_store<Types> {
 
     // ------------------------------------------------------------------------------------------------------
     // branches: lanes whose streams have runs in common
-    /// Lane `to`, of which only the state is there, gets the stream of lane `from`, whose writes have landed. It shares the
-    /// runs that are complete. For the others it gets runs of its own, into which each_copied_page() is still to be
-    /// copied, and frames with the bytes of unfinished pages. After an error it has some of this.
-    [[nodiscard]] status share_pages(std::uint32_t from, std::uint32_t to) noexcept {
+    /// Sees to it that copy_lane() finds what it needs later, whatever happens until then: room on storage. Page frames for the
+    /// unfinished pages of each lane are there in any case, once reads ahead have ended.
+    template <class Leave>
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t, Leave&&) noexcept {
+        return base::promise_pages(copied_pages(from));
+    }
+    void withdraw_copy(std::uint32_t from, std::uint32_t) noexcept {
+        base::withdraw_pages(copied_pages(from));
+    }
+    static void withdraw_copies(std::uint32_t) noexcept {}
+    /// Nothing: unfinished pages are copied.
+    static void put_away_tails(std::uint32_t) noexcept {}
+    /// Lane `to`, which is empty, becomes what lane `from` is, whose writes have landed. It shares the runs that are complete. The
+    /// others are copied to runs of its own, and unfinished pages to frames. After an error it has some of this.
+    [[nodiscard]] status copy_lane(std::uint32_t from, std::uint32_t to) noexcept {
         const lane parent = at(from), branch = at(to);
+        branch.copy_parts(parent, key_bytes(parent.state()));
         lane_state& s = branch.state();
         const bool open = std::exchange(s.stream_tail, none) != none;
         s.key_tail = none;
@@ -365,24 +377,15 @@ template <class Types> class group_store : public page_store<Types> {
             }
             branch.run(s.runs++) = first;
         }
-        if (!open) return {};
-        if (!open_pages(to, complete))
-            return status::failure(
-                errc::bound_too_small,
-                "fork: memory_bytes: no page frame is free for the branch's unfinished page");
-        for (std::uint32_t field = 0; field < fields; ++field)
+        if (open && !open_pages(to, complete)) return no_frame();
+        for (std::uint32_t field = 0; open && field < fields; ++field)
             std::memcpy(write_pool(to).bytes(tail(s, field)),
                         write_pool(from).bytes(tail(parent.state(), field)), p_.format.page_bytes);
-        return {};
+        return copy_pages(parent, branch, write_pool(to));
     }
-    /// visit(page of lane `from`, page of `to`) for the complete pages of runs that the branch has for itself.
-    template <class Visit>
-    void each_copied_page(std::uint32_t from, std::uint32_t to, Visit&& visit) const noexcept {
-        const lane parent = at(from), branch = at(to);
-        const std::uint32_t complete = complete_pages(branch), n = p_.layout->run_pages();
-        for (std::uint32_t r = 0; r < branch.state().runs; ++r)
-            for (std::uint32_t i = 0; branch.run(r) != parent.run(r) && i < n; ++i)
-                if (page_at(r * n + i) < complete) visit(parent.run(r) + i, branch.run(r) + i);
+    /// Bytes of the keys of a lane that live in memory.
+    [[nodiscard]] std::size_t key_bytes(const lane_state& s) const noexcept {
+        return keys_on_storage ? 0 : std::size_t{s.stored} / granule * p_.lanes->sizes.record.key;
     }
     /// Some run of the lane has other owners.
     [[nodiscard]] bool shares_runs(std::uint32_t lane_id) const noexcept {
@@ -470,6 +473,59 @@ template <class Types> class group_store : public page_store<Types> {
             tail(l.state(), field) = f;
         }
         return true;
+    }
+    /// Pages of the runs of a lane that a branch of it has for itself.
+    [[nodiscard]] std::uint32_t copied_pages(std::uint32_t lane_id) const noexcept {
+        const lane l = at(lane_id);
+        const bool open = l.state().stream_tail != none;
+        const std::uint32_t complete = complete_pages_with(l, open), n = p_.layout->run_pages();
+        std::uint32_t pages = 0;
+        for (std::uint32_t r = 0; r * n < stream_pages(complete + (open ? 1 : 0)); ++r)
+            pages += complete_in_run(r, complete) == n ? 0 : n;
+        return pages;
+    }
+    /// Copies the complete pages of runs that the branch has for itself, as many at once as frames and an io_batch have room for.
+    [[nodiscard]] status copy_pages(const lane& parent, const lane& branch, pool& pages) noexcept {
+        io_batch& reads = p_.io->at(0);
+        reads.clear();
+        const auto send = [&]() -> status {
+            if (reads.pages().empty()) return {};
+            status done = p_.io->submit_reads(0, pages, true);
+            p_.io->drain(0);
+            if (done.ok()) done = reads.error();
+            if (done.ok()) {
+                const std::uint32_t id =
+                    p_.io->free_io_batch(base::first_write_io_batch(), base::write_io_batches);
+                io_batch& writes = p_.io->at(id);
+                for (const page_transfer& t : reads.pages()) writes.add(pages[t.frame].page, t.frame, none);
+                done = p_.io->submit_writes(id, pages, true);
+                p_.io->drain(id);
+                if (done.ok()) done = writes.error();
+                writes.clear();
+            }
+            for (const page_transfer& t : reads.pages()) pages.unlink(t.frame);
+            if (done.ok())
+                p_.stats->bytes_moved_by_forks += reads.pages().size() * std::uint64_t{p_.format.page_bytes};
+            reads.clear();
+            return done;
+        };
+        const std::uint32_t complete = complete_pages(branch), n = p_.layout->run_pages();
+        for (std::uint32_t r = 0; r < branch.state().runs; ++r)
+            for (std::uint32_t i = 0; branch.run(r) != parent.run(r) && i < n; ++i) {
+                if (page_at(r * n + i) >= complete) continue;
+                if (pages.free() == 0 || !reads.room(1))
+                    if (status s = send(); !s) return s;
+                const std::uint32_t f = acquire_page(pages);
+                if (f == none) return no_frame();
+                pages[f].page = branch.run(r) + i;
+                pages.link(f);
+                reads.add(parent.run(r) + i, f, none);
+            }
+        return send();
+    }
+    [[nodiscard]] static status no_frame() noexcept {
+        return status::failure(errc::bound_too_small,
+                               "fork: memory_bytes: no page frame is free for the branch's pages");
     }
     /// Places of a run that have complete pages, where each field has so many.
     [[nodiscard]] std::uint32_t complete_in_run(std::uint32_t run, std::uint32_t complete) const noexcept {

@@ -243,59 +243,22 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     /// visit(first byte, end) of each part of the representatives that says something of the lane's units, ascending;
     /// bytes count from where the representatives begin.
     template <class Visit> void each_representative_part(Visit&& visit) const {
-        if (state().units == 0) return;
-        const auto part = [&](std::size_t at, std::size_t bytes) {
-            if (bytes > 0) visit(at, at + bytes);
-        };
-        const typename offsets::table_bytes of(*sizes_, state().units);
-        part(at_->means, of.means);
-        part(at_->mean_scale, of.mean_scale);
-        part(at_->index_units, of.index_units);
-        part(at_->estimator_units, of.estimator_units);
+        each_table([&](std::size_t offsets::*at, std::size_t bytes) { visit(at_->*at, at_->*at + bytes); });
     }
     /// What the lane is beside its state, which says how much there is: visit(first byte, bytes) for the bytes in use of each
     /// array, in one order that depends on nothing but the lane's sizes. Where its units and pages are is no part of it.
     /// key_bytes: of the keys that live in memory, as many as there are.
     template <class Visit> void each_part(std::size_t key_bytes, Visit&& visit) const {
-        const lane_state& s = state();
-        const auto part = [&](std::size_t at, std::size_t bytes) {
-            if (bytes > 0) visit(block_ + at, bytes);
-        };
-        part(at_->clusterer, std::is_empty_v<ClustererLane> ? 0 : sizeof(ClustererLane));
-        if constexpr (!std::is_empty_v<Unit>)
-            for (std::uint32_t u = 0; u < s.units; ++u)
-                part(at_->units + u * sizeof(Unit), unit_identity_bytes);
-        part(at_->extents, sizes_->ragged ? s.units * sizeof(unit_extent) : 0);
-        part(at_->page_first, sizes_->ragged ? s.stream_pages * sizeof(std::uint32_t) : 0);
-        each_representative_part(
-            [&](std::size_t begin, std::size_t end) { visit(representatives_ + begin, end - begin); });
-        part(at_->spread, sizes_->spread ? sizes_->width * sizeof(float) : 0);
-        part(at_->index_lane, sizes_->index_lane);
-        part(at_->estimator_lane, sizes_->estimator_lane);
-        part(at_->codec, sizes_->codec_lane);
-        part(at_->key_records, key_bytes);
-
-        const std::size_t row_bytes = sizes_->width * sizeof(E);
-        const auto weights = [&](std::size_t n) { return sizes_->weights ? n * sizeof(float) : 0; };
-        part(at_->sink_k, s.sinks * row_bytes);
-        part(at_->sink_v, s.sinks * row_bytes);
-        part(at_->sink_w, weights(s.sinks));
-        const auto in_window = [&](std::size_t at, std::size_t bytes) { // in the order of tokens
-            const std::uint32_t rows = sizes_->window + sizes_->spare;
-            for (std::uint32_t t = s.window_begin, n = 0; bytes > 0 && t < s.tokens; t += n) {
-                n = std::min(s.tokens - t, rows - ring(t));
-                part(at + ring(t) * bytes, n * bytes);
-            }
-        };
-        in_window(at_->window_k, row_bytes);
-        in_window(at_->window_v, row_bytes);
-        in_window(at_->window_w, weights(1));
-        in_window(at_->window_position, sizes_->window_positions ? sizeof(std::uint32_t) : 0);
-        part(at_->buffer_unit, s.buffered * sizeof(std::uint32_t));
-        part(at_->buffer_position, sizes_->positions ? s.buffered * sizeof(std::uint32_t) : 0);
-        part(at_->buffer_k, s.buffered * row_bytes);
-        part(at_->buffer_v, s.buffered * row_bytes);
-        part(at_->buffer_w, weights(s.buffered));
+        each_part_of_both(*this, key_bytes,
+                          [&](std::byte* at, std::byte*, std::size_t bytes) { visit(at, bytes); });
+    }
+    /// An empty lane becomes what `from` is, but for where units and pages are. Its tables have room. Both have the same sizes.
+    void copy_parts(const lane_view& from, std::size_t key_bytes) const {
+        state() = from.state().identity();
+        for (std::uint32_t u = 0; u < state().units; ++u) begin_unit(u, {});
+        from.each_part_of_both(*this, key_bytes, [](std::byte* at, std::byte* to, std::size_t bytes) {
+            std::memcpy(to, at, bytes);
+        });
     }
     /// Units that its tables have room for.
     [[nodiscard]] std::uint32_t table_rows() const noexcept { return at_->rows; }
@@ -432,6 +395,62 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
 
   private:
+    /// visit(first byte, that of the other lane, bytes) for each part. Both have the same state, and the same sizes.
+    template <class Visit>
+    void each_part_of_both(const lane_view& other, std::size_t key_bytes, Visit&& visit) const {
+        const lane_state& s = state();
+        const auto part = [&](std::size_t offsets::*at, std::size_t bytes, std::size_t from = 0) {
+            if (bytes > 0) visit(block_ + at_->*at + from, other.block_ + other.at_->*at + from, bytes);
+        };
+        part(&offsets::clusterer, std::is_empty_v<ClustererLane> ? 0 : sizeof(ClustererLane));
+        if constexpr (!std::is_empty_v<Unit>)
+            for (std::uint32_t u = 0; u < s.units; ++u)
+                part(&offsets::units, unit_identity_bytes, u * sizeof(Unit));
+        part(&offsets::extents, sizes_->ragged ? s.units * sizeof(unit_extent) : 0);
+        part(&offsets::page_first, sizes_->ragged ? s.stream_pages * sizeof(std::uint32_t) : 0);
+        each_table([&](std::size_t offsets::*at, std::size_t bytes) {
+            visit(representatives_ + at_->*at, other.representatives_ + other.at_->*at, bytes);
+        });
+        part(&offsets::spread, sizes_->spread ? sizes_->width * sizeof(float) : 0);
+        part(&offsets::index_lane, sizes_->index_lane);
+        part(&offsets::estimator_lane, sizes_->estimator_lane);
+        part(&offsets::codec, sizes_->codec_lane);
+        part(&offsets::key_records, key_bytes);
+
+        const std::size_t row_bytes = sizes_->width * sizeof(E);
+        const auto weights = [&](std::size_t n) { return sizes_->weights ? n * sizeof(float) : 0; };
+        part(&offsets::sink_k, s.sinks * row_bytes);
+        part(&offsets::sink_v, s.sinks * row_bytes);
+        part(&offsets::sink_w, weights(s.sinks));
+        const auto in_window = [&](std::size_t offsets::*at, std::size_t bytes) { // in the order of tokens
+            const std::uint32_t rows = sizes_->window + sizes_->spare;
+            for (std::uint32_t t = s.window_begin, n = 0; bytes > 0 && t < s.tokens; t += n) {
+                n = std::min(s.tokens - t, rows - ring(t));
+                part(at, n * bytes, ring(t) * bytes);
+            }
+        };
+        in_window(&offsets::window_k, row_bytes);
+        in_window(&offsets::window_v, row_bytes);
+        in_window(&offsets::window_w, weights(1));
+        in_window(&offsets::window_position, sizes_->window_positions ? sizeof(std::uint32_t) : 0);
+        part(&offsets::buffer_unit, s.buffered * sizeof(std::uint32_t));
+        part(&offsets::buffer_position, sizes_->positions ? s.buffered * sizeof(std::uint32_t) : 0);
+        part(&offsets::buffer_k, s.buffered * row_bytes);
+        part(&offsets::buffer_v, s.buffered * row_bytes);
+        part(&offsets::buffer_w, weights(s.buffered));
+    }
+    /// visit(where it begins in the representatives, bytes) for each of their tables, as far as units are there.
+    template <class Visit> void each_table(Visit&& visit) const {
+        if (state().units == 0) return;
+        const typename offsets::table_bytes of(*sizes_, state().units);
+        const auto table = [&](std::size_t offsets::*at, std::size_t bytes) {
+            if (bytes > 0) visit(at, bytes);
+        };
+        table(&offsets::means, of.means);
+        table(&offsets::mean_scale, of.mean_scale);
+        table(&offsets::index_units, of.index_units);
+        table(&offsets::estimator_units, of.estimator_units);
+    }
     template <class T> [[nodiscard]] T* get(std::size_t offset) const noexcept {
         return reinterpret_cast<T*>(block_ + offset);
     }

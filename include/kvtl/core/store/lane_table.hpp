@@ -50,6 +50,8 @@ template <class Lane> struct alignas(64) lane_region {
     offsets at;                ///< of each block, as long as its tables are now
     bool beside = false;       ///< representatives lie elsewhere
     bool roomy = false;        ///< tables have become longer since somebody looked how long they need be
+    std::uint32_t promised = 0; ///< rows that tables are to get, for lanes that a branch has still to copy
+    std::size_t promised_bytes = 0; ///< of the blocks then: they are not lent
     std::size_t lent_page = 0; ///< memory is given back in such pages; 0: none is
     std::size_t touched =
         0; ///< bytes that may have memory: those of the blocks, or more if the system took none back
@@ -58,9 +60,15 @@ template <class Lane> struct alignas(64) lane_region {
         return at.bytes + (beside ? 0 : at.representative_bytes);
     }
     /// Bytes of whole pages that were never touched, and of those that would not have been if tables had `rows` rows.
-    [[nodiscard]] std::size_t spare() const noexcept { return behind(touched).size(); }
+    [[nodiscard]] std::size_t spare() const noexcept {
+        return behind(std::max(touched, promised_bytes)).size();
+    }
     [[nodiscard]] std::size_t spare(const lane_sizes& sizes, std::uint32_t rows) const noexcept {
-        return behind(std::max(touched, used(offsets::make(sizes, rows)))).size();
+        return behind(std::max({touched, promised_bytes, used(offsets::make(sizes, rows))})).size();
+    }
+    void promise(const lane_sizes& sizes, std::uint32_t rows) noexcept {
+        promised = rows;
+        promised_bytes = rows == 0 ? 0 : used(offsets::make(sizes, rows));
     }
     /// Gives the tables of all its lanes room for `rows` units each; no lane has more. Nobody may use what becomes theirs;
     /// what they leave is as if it had never been touched, unless memory is locked.

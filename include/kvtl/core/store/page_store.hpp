@@ -110,7 +110,10 @@ template <class Types> class page_store {
     /// accepted. A disk without room for the rest of a step is asked for half of that, down to what is needed.
     [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
-        for (const std::uint32_t end = p_.layout->top() + pages; p_.reserved_pages < end;) {
+        std::uint32_t end = p_.layout->top() + pages;
+        if (promised_pages_ > 0)
+            end = std::min(end + promised_pages_, static_cast<std::uint32_t>(p_.other_owners.size()));
+        while (p_.reserved_pages < end) {
             std::uint32_t n = map.step_pages - p_.reserved_pages % map.step_pages; // to the end of the step
             const std::uint32_t needed = std::min(n, end - p_.reserved_pages);
             status s = reserve(p_.reserved_pages, n);
@@ -123,6 +126,14 @@ template <class Types> class page_store {
         }
         return {};
     }
+    /// `more` pages are kept for lanes that a branch has still to copy, until withdraw_pages(). After an error none is.
+    [[nodiscard]] status promise_pages(std::uint32_t more) noexcept {
+        promised_pages_ += more;
+        status s = ensure_space(0);
+        if (!s) promised_pages_ -= more;
+        return s;
+    }
+    void withdraw_pages(std::uint32_t pages) noexcept { promised_pages_ -= pages; }
     /// Gives pages of one step room in the file.
     [[nodiscard]] status reserve(std::uint32_t first, std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
@@ -166,13 +177,15 @@ template <class Types> class page_store {
     /// One more owner. Fails, and nothing has changed, where there are as many as can be counted.
     [[nodiscard]] status join(std::uint32_t first_page) noexcept {
         std::uint8_t& others = p_.other_owners[first_page];
-        if (others == most_other_owners)
+        if (others == most_owners - 1)
             return status::failure(errc::out_of_range,
                                    "fork: %u sequences share a page already; valid: as many at most",
-                                   most_other_owners + 1);
+                                   most_owners);
         ++others, ++shared_;
         return {};
     }
+    /// Sequences that can share a page.
+    static constexpr std::uint32_t most_owners = 256;
 
     // ------------------------------------------------------------------------------------------------------
     // writing
@@ -239,8 +252,6 @@ template <class Types> class page_store {
     parts p_{};
 
   private:
-    static constexpr std::uint32_t most_other_owners = 255;
-
     /// True when a place that an owner leaves has others.
     [[nodiscard]] bool leave(std::uint32_t first_page) noexcept {
         if (!has_other_owners(first_page)) return false;
@@ -249,6 +260,7 @@ template <class Types> class page_store {
     }
 
     std::uint64_t shared_ = 0; ///< sum of other_owners
+    std::uint32_t promised_pages_ = 0;
     std::uint32_t open_write_ = none;
     pool* open_pool_ = nullptr;
     std::uint32_t first_write_io_batch_ = step_io_batches;

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
@@ -56,20 +57,43 @@ class record_pool {
     /// Appends an entry. False, and nothing has changed, where that takes a block and none is free.
     [[nodiscard]] bool push(record_chain& chain, const entry_record& e) noexcept {
         if (chain.last == none || !format_.takes(block(chain.last), chain.in_last, e.bytes)) {
-            if (free_ == none) return false;
-            const std::uint32_t fresh = free_;
-            free_ = next_[fresh];
-            next_[fresh] = none;
+            if (used_ + promised_ == size()) return false;
+            const std::uint32_t fresh = take();
             (chain.last == none ? chain.first : next_[chain.last]) = fresh;
             chain.last = fresh;
             chain.in_last = 0;
             format_.begin(block(fresh));
-            used_peak_ = std::max(used_peak_, ++used_);
         }
         format_.put(block(chain.last), chain.in_last++, e);
         ++chain.rows;
         chain.bytes += e.bytes.entry();
         return true;
+    }
+
+    /// Blocks of a chain.
+    [[nodiscard]] std::uint32_t blocks_of(const record_chain& chain) const noexcept {
+        std::uint32_t n = 0;
+        for (std::uint32_t b = chain.first; b != none; b = next_[b]) ++n;
+        return n;
+    }
+    /// So many blocks are kept for chains that are still to be copied, until withdraw(). False, and none is, where fewer are free.
+    [[nodiscard]] bool promise(std::uint32_t blocks) noexcept {
+        if (blocks > size() - used_ - promised_) return false;
+        promised_ += blocks;
+        return true;
+    }
+    void withdraw(std::uint32_t blocks) noexcept { promised_ -= blocks; }
+    /// What `from` is, in blocks of its own, which promise() has kept.
+    [[nodiscard]] record_chain copy(const record_chain& from) noexcept {
+        record_chain to = from;
+        std::uint32_t* link = &to.first;
+        for (std::uint32_t b = from.first; b != none; b = next_[b]) {
+            --promised_;
+            *link = to.last = take();
+            std::memcpy(block(to.last), block(b), format_.page_bytes);
+            link = &next_[to.last];
+        }
+        return to;
     }
 
     /// Keeps the first `rows` entries.
@@ -141,6 +165,14 @@ class record_pool {
     }
 
   private:
+    /// A free block, which nothing follows.
+    [[nodiscard]] std::uint32_t take() noexcept {
+        const std::uint32_t fresh = free_;
+        free_ = next_[fresh];
+        next_[fresh] = none;
+        used_peak_ = std::max(used_peak_, ++used_);
+        return fresh;
+    }
     [[nodiscard]] std::byte* block(std::uint32_t b) const noexcept {
         return memory_ + std::size_t{b} * format_.page_bytes;
     }
@@ -148,7 +180,7 @@ class record_pool {
     page_format format_{};
     std::byte* memory_ = nullptr;
     std::span<std::uint32_t> next_;
-    std::uint32_t free_ = none, used_ = 0, used_peak_ = 0;
+    std::uint32_t free_ = none, used_ = 0, used_peak_ = 0, promised_ = 0;
 };
 
 }} // namespace kvtl::v0

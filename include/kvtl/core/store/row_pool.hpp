@@ -116,6 +116,12 @@ template <element E, class Record> class row_pool {
         chain.blocks = keep;
         chain.last = keep == 0 ? none : last_kept;
     }
+    /// A chain that has as many blocks as `from` gets its rows.
+    void copy(const block_chain& from, block_chain& to) const noexcept {
+        for (std::uint32_t a = from.first, b = to.first; a != none; a = next_[a], b = next_[b])
+            std::memcpy(bytes(b), bytes(a), at_.bytes);
+        to.rows = from.rows;
+    }
     void release(block_chain& chain) noexcept {
         cut(chain, 0, none);
         chain.rows = 0;

@@ -203,15 +203,50 @@ template <class Types> class unit_store : public page_store<Types> {
         unit.shared = unit.shared && base::has_other_owners(p_.layout->page(unit.where, 0));
         return unit.shared;
     }
-    /// Writes the unfinished pages of a sequence where they belong. No unit has an open page then.
-    void put_away_tails(pool& frames, std::uint32_t slot) noexcept {
-        for (std::uint32_t t = frames.tail_count(); t-- > 0;) // the last one moves up to where one goes
-            if (const std::uint32_t f = frames.tails()[t].frame; p_.lanes->slot_of(frames[f].lane) == slot)
-                write_tail(frames, f);
+    /// Sees to it that copy_lane() finds what it needs later, whatever happens until then: a lane of the sequence of lane `to` can
+    /// get tables as long as those of lane `from`. Where frames have borrowed the memory for that, all that is resident leaves
+    /// (extend_tables()).
+    template <class Leave>
+    [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, Leave&& leave) noexcept {
+        auto& region = p_.lanes->region_of(to);
+        const std::uint32_t units = at(from).state().units;
+        if (region.lent_page == 0 || units <= region.promised) return {};
+        pool& frames = pool_of(to);
+        const std::size_t before = region.spare();
+        if (!frames.may_keep_borrowed(before, region.spare(p_.lanes->sizes, units))) {
+            leave();
+            if (status s = vacate(frames); !s) return s;
+        }
+        region.promise(p_.lanes->sizes, units);
+        frames.spare_changed(before, region.spare());
+        frames.borrow();
+        return {};
     }
-    /// Units of lane `to`, of which only the records are there, get the places of those of lane `from`. None of these has an
-    /// open page or a write in the air. After an error some have no place.
-    [[nodiscard]] status share_pages(std::uint32_t from, std::uint32_t to) noexcept {
+    /// Nothing more is kept for the sequence of lane `to`.
+    void withdraw_copies(std::uint32_t to) noexcept {
+        auto& region = p_.lanes->region_of(to);
+        const std::size_t before = region.spare();
+        region.promise(p_.lanes->sizes, 0);
+        pool_of(to).spare_changed(before, region.spare());
+    }
+    static void withdraw_copy(std::uint32_t, std::uint32_t) noexcept {}
+    /// Writes the unfinished pages of a layer where they belong. No unit of its lanes, of which `lane_id` is one, has an open page
+    /// then.
+    void put_away_tails(std::uint32_t lane_id) noexcept {
+        pool& frames = pool_of(lane_id);
+        for (std::uint32_t t = frames.tail_count(); t-- > 0;) { // the last one moves up to where one goes
+            const std::uint32_t f = frames.tails()[t].frame;
+            if (frames[f].lane / p_.lanes->lanes_per_layer == lane_id / p_.lanes->lanes_per_layer)
+                write_tail(frames, f);
+        }
+    }
+    /// Lane `to`, which is empty, becomes what lane `from` is, and its units get the same places. None of these has an open page
+    /// or a write in the air. Cannot fail where no page may get too many owners.
+    [[nodiscard]] status copy_lane(std::uint32_t from, std::uint32_t to) noexcept {
+        auto& region = p_.lanes->region_of(to);
+        if (const std::uint32_t rows = std::max(region.promised, at(from).state().units); rows > region.at.rows)
+            resize_tables(to, rows);
+        at(to).copy_parts(at(from), 0);
         const lane parent = at(from), branch = at(to);
         for (std::uint32_t u = 0; u < branch.state().units; ++u) {
             unit_record &theirs = parent.unit(u), &ours = branch.unit(u);
@@ -222,8 +257,6 @@ template <class Types> class unit_store : public page_store<Types> {
         }
         return {};
     }
-    /// A branch copies no page of units.
-    template <class Visit> void each_copied_page(std::uint32_t, std::uint32_t, Visit&&) const noexcept {}
 
     // ------------------------------------------------------------------------------------------------------
     // borrowed frames: what lies behind the tables of a sequence's lanes is lent (lane_table.hpp)
@@ -450,7 +483,7 @@ template <class Types> class unit_store : public page_store<Types> {
     template <class Region>
     [[nodiscard]] std::uint32_t rows_for(const Region& region, std::uint32_t more) const noexcept {
         constexpr std::uint32_t some = 32; // short tables shall not grow all the time
-        std::uint32_t units = 0;
+        std::uint32_t units = region.promised;
         for (std::uint32_t i = 0; i < region.lanes.count(); ++i)
             units = std::max(units, at(region.lanes[i]).state().units);
         const std::uint32_t rows = units + more;

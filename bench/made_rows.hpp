@@ -1,0 +1,68 @@
+// What kvtl-checkpoint and kvtl-fork have in common: a shape, numbers that stand for the weights of a model, and errors that end
+// the program.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/status.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+namespace kvtl_bench {
+
+/// llama3.2-1b.
+inline constexpr kvtl::shape one_billion{.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64};
+inline constexpr std::size_t q_row = 32 * 64, k_row = 8 * 64;
+
+inline void require(const kvtl::status& s) {
+    if (s) return;
+    std::fprintf(stderr, "%s\n", s.what());
+    std::exit(1);
+}
+template <class T> T& need(kvtl::result<T>& r) {
+    if (!r) {
+        std::fprintf(stderr, "%s\n", r.error().message.c_str());
+        std::exit(1);
+    }
+    return *r;
+}
+inline double median(std::vector<double> of) {
+    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+    return of[of.size() / 2];
+}
+
+/// Normal numbers around a centre that moves, so that clusters grow.
+class made_rows {
+  public:
+    kvtl::layer_input next(std::size_t tokens) {
+        if (made_++ % 1024 == 0)
+            for (float& x : centre_) x = normal_(random_);
+        fill(q_, tokens * q_row, q_row), fill(k_, tokens * k_row, k_row), fill(v_, tokens * k_row, k_row);
+        return {.q = q_, .k = k_, .v = v_};
+    }
+
+  private:
+    void fill(std::vector<float>& to, std::size_t n, std::size_t row) {
+        to.resize(n);
+        for (std::size_t i = 0; i < n; ++i) {
+            if (next_ == noise_.size()) next_ = random_() % 64;
+            to[i] = noise_[next_++] + centre_[i % row % centre_.size()];
+        }
+    }
+
+    std::mt19937 random_{1};
+    std::normal_distribution<float> normal_;
+    std::vector<float> q_, k_, v_, centre_ = std::vector<float>(64), noise_ = [this] {
+        std::vector<float> n(1U << 20);
+        for (float& x : n) x = normal_(random_);
+        return n;
+    }();
+    std::size_t made_ = 0, next_ = 0;
+};
+
+} // namespace kvtl_bench
