@@ -12,6 +12,8 @@
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/save/saved_file.hpp>
 
+#include "made_rows.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -19,16 +21,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <future>
-#include <random>
 #include <string>
 #include <vector>
 
 namespace {
 
-constexpr kvtl::shape model{.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64};
-constexpr std::size_t rounds = 9, q_row = 32 * 64, k_row = 8 * 64;
+using kvtl_bench::k_row, kvtl_bench::median, kvtl_bench::need, kvtl_bench::q_row, kvtl_bench::require;
+constexpr kvtl::shape model = kvtl_bench::one_billion;
+constexpr std::size_t rounds = 9;
 using seconds = std::chrono::duration<double>;
 using steady = std::chrono::steady_clock;
 
@@ -37,50 +38,6 @@ struct options {
     std::size_t tokens = 8192, every = 64;
     double compute_us = 0;
     std::string path = "checkpoint.kvs";
-};
-
-void require(const kvtl::status& s) {
-    if (s) return;
-    std::fprintf(stderr, "kvtl-checkpoint: %s\n", s.what());
-    std::exit(1);
-}
-template <class T> T& need(kvtl::result<T>& r) {
-    if (r) return *r;
-    std::fprintf(stderr, "kvtl-checkpoint: %s\n", r.error().message.c_str());
-    std::exit(1);
-}
-double median(std::vector<double> of) {
-    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
-    return of[of.size() / 2];
-}
-
-/// Stands for the weights.
-class rows {
-  public:
-    kvtl::layer_input next(std::size_t tokens) {
-        if (made_++ % 1024 == 0)
-            for (float& x : centre_) x = normal_(random_);
-        fill(q_, tokens * q_row, q_row), fill(k_, tokens * k_row, k_row), fill(v_, tokens * k_row, k_row);
-        return {.q = q_, .k = k_, .v = v_};
-    }
-
-  private:
-    void fill(std::vector<float>& to, std::size_t n, std::size_t row) {
-        to.resize(n);
-        for (std::size_t i = 0; i < n; ++i) {
-            if (next_ == noise_.size()) next_ = random_() % 64;
-            to[i] = noise_[next_++] + centre_[i % row % centre_.size()];
-        }
-    }
-
-    std::mt19937 random_{1};
-    std::normal_distribution<float> normal_;
-    std::vector<float> q_, k_, v_, centre_ = std::vector<float>(64), noise_ = [this] {
-        std::vector<float> n(1U << 20);
-        for (float& x : n) x = normal_(random_);
-        return n;
-    }();
-    std::size_t made_ = 0, next_ = 0;
 };
 
 template <class Cache> int measure(const options& o) {
@@ -96,7 +53,7 @@ template <class Cache> int measure(const options& o) {
     Cache& cache = need(opened);
     auto begun = cache.begin();
     const kvtl::sequence_id seq = need(begun);
-    rows data;
+    kvtl_bench::made_rows data;
     std::vector<float> out(o.tokens * q_row);
     for (std::uint32_t l = 0; l < model.layers; ++l) require(cache.prefill(seq, l, data.next(o.tokens), out));
     out.resize(q_row);

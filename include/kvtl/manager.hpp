@@ -106,7 +106,9 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// A new, empty sequence.
     [[nodiscard]] result<sequence_id> begin() noexcept { return core_->calls.slots.begin(); }
 
-    /// Forgets a sequence and frees its storage. Writes in the air are waited for.
+    /// Forgets a sequence and frees its storage. Writes in the air are waited for. Layers that branches still have from it are
+    /// copied first. If a device fails at that, the sequence stays open: retry_writes() and end it again, or end the branches
+    /// first.
     status end(sequence_id seq) noexcept {
         if (status unknown = core_->calls.sequence("end", seq); !unknown) return unknown;
         const sequence_lock_type mine(*core_, seq.slot);
@@ -127,8 +129,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Writes all that a sequence is to a target, as its next generation: for a file it counts once it is published
     /// (save/saved_file.hpp). Between tokens: every layer has taken the same ones and no prompt is open. Changes nothing of the
     /// sequence. Where the target's published generation is the sequence's last save, or the one it was loaded from, pages that
-    /// have not changed since are kept; tables and rows in memory are written whole. Cold: reads what is written and not in
-    /// memory, and takes 1 MiB and 32 bytes for each page of a head beside memory_bytes while it lasts. Other threads in
+    /// have not changed since are kept. Of tables and rows in memory a file keeps the pieces that are equal in its published
+    /// generation. Cold: reads what is written and not in memory, and takes 1 MiB and 32 bytes for each page of a head beside memory_bytes while it lasts. Other threads in
     /// its shards get errc::busy. After an error the target has dropped what it was given.
     template <save_target To>
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
@@ -191,9 +193,12 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// neither changes the other. Callable between tokens, as save(). After an error there is no branch, and the parent
     /// is as it was. A branch needs a free slot; where sequences are divided, one of its parent's shard.
     /// Shared: pages of units, and complete runs of fixed groups, by at most 256 sequences each. They take storage once.
-    /// Copied:  rows and tables in memory (windows, means, kept rows), and the incomplete runs of groups.
-    /// Cost:    cold. Open pages of the parent's units are written first. While it lasts, 1 MiB and the tables and rows of
-    ///          one head are held beside memory_bytes. No unit of the branch is resident at first.
+    /// Copied:  rows and tables in memory (windows, means, kept rows), and the incomplete runs of groups: a layer at a time, by
+    ///          the first call that touches the layer of the parent or of the branch. Open pages of the parent's units in the
+    ///          layer are written first. fork() sets aside the memory and the storage for that. So a copy fails only where a
+    ///          device fails: the call then changes nothing and may be repeated, after retry_writes().
+    /// Cost:    O(layers * KV heads), without a transfer. Where a cache is for more than 256 sequences, all layers are copied at
+    ///          once, as owners of a page might not be counted. No unit of the branch is resident at first.
     /// Later:   a shared unit moves to a place of its own before it takes an entry. It takes entries only while it is
     ///          resident; until then they are pending. So clusters that grow entry by entry may take entries at other steps than
     ///          in a sequence that was never forked; branches of other presets have its bits. Branches
@@ -213,7 +218,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         }
         return branch;
     }
-    /// A branch of the first `tokens` tokens, within what rewind_to() allows.
+    /// A branch of the first `tokens` tokens, within what rewind_to() allows. If these are fewer than all, it is copied at once.
     [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq, std::size_t tokens) {
         const auto branch = fork(seq);
         if (!branch) return branch;
@@ -465,6 +470,16 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         return total;
     }
 
+    /// What the calls of an open sequence did since it began (attend, prefill, append, prefetch and their like; not save, load,
+    /// fork and rewind), and what it holds now. The shards of the sequence at rest.
+    [[nodiscard]] result<sequence_statistics> stats(sequence_id seq) noexcept {
+        if (status unknown = core_->calls.sequence("stats", seq); !unknown) return unknown;
+        sequence_statistics total;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) { total += s.stats(seq.slot); });
+        total.tokens = tokens(seq, 0);
+        return total;
+    }
+
     [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
     /// Products of attention (config.precision): "exact", "relaxed", or "exact" with what is missing for relaxed ones.
     [[nodiscard]] std::string_view products() const noexcept { return core_->products; }
@@ -608,7 +623,14 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                                 Call&& call) noexcept {
         shard_lock mine;
         if (status s = enter(name, seq, layer, shard, mine); !s) return s;
-        return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
+        shard_type& s = core_->shards[shard];
+        const auto l = static_cast<std::uint32_t>(layer);
+        if (!core_->owns(seq.slot, shard)) return call(s, l);
+        const sequence_statistics before = s.counted();
+        status done = s.settle(seq.slot, l);
+        if (done.ok()) done = call(s, l);
+        s.note_call(seq.slot, before);
+        return done;
     }
     /// Takes the shard, if all that names it is right. Out of line, as is all that calls have in common: every call
     /// would carry a copy.
@@ -616,9 +638,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                                               unsigned shard, shard_lock& mine) noexcept {
         if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
         if (!mine.take(core_->shards[shard].busy)) return busy(name, shard);
-        if (status s = core_->calls.sequence(name, seq); !s) return s; // it may have ended meanwhile
-        if (!core_->owns(seq.slot, shard)) return {};
-        return core_->shards[shard].settle(seq.slot, static_cast<std::uint32_t>(layer));
+        return core_->calls.sequence(name, seq); // it may have ended meanwhile
     }
     /// Branches of the sequence, which all shards are held for, copy what they still have from it, and it what it is a branch
     /// of.

@@ -183,4 +183,52 @@ struct statistics {
     }
 };
 
+/// What the calls of one sequence did since it began, and what it holds now. Over all shards that have a part of it.
+struct sequence_statistics {
+    std::uint64_t steps = 0; ///< tokens that attend() appended (per layer and shard)
+    std::uint64_t reads = 0; ///< issued during its calls
+    std::uint64_t read_bytes = 0;
+    std::uint64_t written_bytes = 0; ///< issued during its calls; an open page may be written in another's
+    std::uint64_t useful_bytes = 0, wasted_bytes = 0; ///< as in statistics
+    std::uint64_t chosen_bytes = 0, resident_chosen_bytes = 0;
+    std::uint64_t moved_bytes = 0;   ///< written again after their first write, for whatever reason
+    std::uint64_t fetch_wait_ns = 0; ///< where config.time_phases
+    std::uint64_t tokens = 0;        ///< it has now
+    std::uint64_t units = 0;         ///< it has now
+    std::uint64_t kept_bytes = 0;    ///< of its entries now, encoded or not; shared pages count in each branch
+
+    sequence_statistics() = default;
+    /// Of counters, which run from open() on.
+    explicit sequence_statistics(const statistics& s) noexcept
+        : steps(s.steps), reads(s.reads), read_bytes(s.read_bytes), written_bytes(s.written_bytes),
+          useful_bytes(s.useful_bytes), wasted_bytes(s.wasted_bytes), chosen_bytes(s.chosen_bytes),
+          resident_chosen_bytes(s.resident_chosen_bytes),
+          moved_bytes(s.bytes_moved_by_updates + s.bytes_moved_by_forks),
+          fetch_wait_ns(s.phase_ns.fetch_wait) {}
+
+    /// Adds what `now` has counted beyond `before`, and what it holds.
+    void add(const sequence_statistics& now, const sequence_statistics& before) noexcept {
+        steps += now.steps - before.steps;
+        reads += now.reads - before.reads, read_bytes += now.read_bytes - before.read_bytes;
+        written_bytes += now.written_bytes - before.written_bytes;
+        useful_bytes += now.useful_bytes - before.useful_bytes;
+        wasted_bytes += now.wasted_bytes - before.wasted_bytes;
+        chosen_bytes += now.chosen_bytes - before.chosen_bytes;
+        resident_chosen_bytes += now.resident_chosen_bytes - before.resident_chosen_bytes;
+        moved_bytes += now.moved_bytes - before.moved_bytes;
+        fetch_wait_ns += now.fetch_wait_ns - before.fetch_wait_ns;
+        units += now.units, kept_bytes += now.kept_bytes;
+    }
+    sequence_statistics& operator+=(const sequence_statistics& o) noexcept {
+        add(o, {});
+        return *this;
+    }
+    /// Share of the chosen bytes that was resident; 1 where nothing was chosen.
+    [[nodiscard]] double hit_rate() const noexcept {
+        return chosen_bytes == 0
+                   ? 1.0
+                   : static_cast<double>(resident_chosen_bytes) / static_cast<double>(chosen_bytes);
+    }
+};
+
 }} // namespace kvtl::v0

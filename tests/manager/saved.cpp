@@ -169,6 +169,15 @@ template <class Cache> void keeps_pages_of_the_last_save() {
     };
     const std::uint64_t all = save(one.id(), path.path()).written_bytes;
     REQUIRE(save(one.id(), path.path()).written_bytes < all / 2); // as nothing has changed
+    // Pieces of tables that are equal stay in a file, whichever sequence has them. Pages do not.
+    const std::uint64_t all_pages = [&] {
+        std::uint64_t n = 0;
+        auto file = opened(path.path());
+        for (const auto& s : file.sections())
+            if (s.kind == kvtl::section_kind::pages) n += s.bytes / sizeof(kvtl::block_ref);
+        return n * file.facts().page_bytes;
+    }();
+    REQUIRE(all_pages > all / 2);
     SUBCASE("not of one that it has replaced in another file") {
         const std::uint64_t there = save(one.id(), other.path()).written_bytes;
         CHECK(there == all);
@@ -183,7 +192,7 @@ template <class Cache> void keeps_pages_of_the_last_save() {
         CHECK(save(two.id(), file).written_bytes > all / 2);
         require_ok(file.publish());
         check_saved(file, cache, two.id(), c);
-        CHECK(save(one.id(), file).written_bytes == all);
+        CHECK(save(one.id(), file).written_bytes >= all_pages);
         require_ok(file.publish());
         check_saved(file, cache, one.id(), c);
     }
@@ -191,7 +200,7 @@ template <class Cache> void keeps_pages_of_the_last_save() {
         const auto branch = cache.fork(one.id());
         REQUIRE(branch.ok());
         auto file = opened(path.path());
-        CHECK(save(*branch, file).written_bytes == all);
+        CHECK(save(*branch, file).written_bytes >= all_pages);
         require_ok(file.publish());
         check_saved(file, cache, *branch, c);
     }
@@ -200,7 +209,7 @@ template <class Cache> void keeps_pages_of_the_last_save() {
         one.decode(20);
         static_cast<void>(save(one.id(), file)); // clears what has changed
         file.abandon();
-        CHECK(save(one.id(), file).written_bytes >= all);
+        CHECK(save(one.id(), file).written_bytes >= all_pages);
         require_ok(file.publish());
         check_saved(file, cache, one.id(), c);
     }
@@ -213,7 +222,7 @@ template <class Cache> void keeps_pages_of_the_last_save() {
         const auto taken = save(two.id(), file);
         REQUIRE(taken.generation == lost.generation);
         require_ok(file.publish());
-        CHECK(save(one.id(), file).written_bytes == all);
+        CHECK(save(one.id(), file).written_bytes >= all_pages);
         require_ok(file.publish());
         check_saved(file, cache, one.id(), c);
     }
@@ -241,7 +250,7 @@ template <class Cache> void keeps_pages_of_the_last_save() {
         REQUIRE(two.id().slot == one.id().slot);
         two.prefill(300);
         auto file = opened(path.path());
-        CHECK(save(two.id(), file).written_bytes == all);
+        CHECK(save(two.id(), file).written_bytes >= all_pages);
         require_ok(file.publish());
         check_saved(file, cache, two.id(), c);
     }

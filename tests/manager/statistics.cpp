@@ -282,4 +282,61 @@ TEST_CASE("a prompt of max_tokens fits on storage, whatever its keys are like an
         }
 }
 
+TEST_CASE("the calls of a sequence are counted for it, and all sequences together are the cache") {
+    const drift data(model, 1000, 52);
+    auto c = config_for(1000, {.use = backend::memory});
+    c.max_sequences = 3;
+    c.memory_bytes = least_memory<cache_t>(c);
+    auto cache = open_cache<cache_t>(c), other = open_cache<cache_t>(c);
+    reader<cache_t> one(cache, data, 0), two(cache, data, 0), alone(other, data, 0);
+    const auto of = [](cache_t& in, kvtl::sequence_id seq) {
+        auto s = in.stats(seq);
+        REQUIRE(s.ok());
+        return *s;
+    };
+    one.prefill(600);
+    two.prefill(300, 100), alone.prefill(300, 100);
+    for (int i = 0; i < 20; ++i) one.decode(5), two.decode(3), alone.decode(3);
+    const auto a = of(cache, one.id()), b = of(cache, two.id()), by_itself = of(other, alone.id());
+    const auto all = cache.stats();
+    CHECK(a.tokens == 700);
+    CHECK(b.tokens == 360);
+    CHECK(a.steps == 100 * model.layers);
+    CHECK(b.steps == 60 * model.layers);
+    CHECK(a.reads + b.reads == all.reads);
+    CHECK(a.read_bytes + b.read_bytes == all.read_bytes);
+    CHECK(a.written_bytes + b.written_bytes == all.written_bytes);
+    CHECK(a.useful_bytes + b.useful_bytes == all.useful_bytes);
+    CHECK(a.chosen_bytes + b.chosen_bytes == all.chosen_bytes);
+    CHECK(a.resident_chosen_bytes + b.resident_chosen_bytes == all.resident_chosen_bytes);
+    CHECK(a.units + b.units == all.units);
+    CHECK(a.kept_bytes + b.kept_bytes == all.kept_bytes);
+    CHECK(a.moved_bytes + b.moved_bytes > 0);
+    CHECK(b.read_bytes > 0);
+    CHECK(b.read_bytes == by_itself.read_bytes); // its frames are its own
+    CHECK(b.chosen_bytes == by_itself.chosen_bytes);
+    CHECK(b.hit_rate() == by_itself.hit_rate());
+    CHECK(b.moved_bytes == by_itself.moved_bytes);
+    CHECK(b.kept_bytes == by_itself.kept_bytes);
+
+    const auto branch = cache.fork(one.id()); // it holds what the parent holds, and has done nothing
+    REQUIRE(branch.ok());
+    const auto forked = of(cache, *branch);
+    CHECK(forked.tokens == a.tokens);
+    CHECK(forked.units == a.units);
+    CHECK(forked.kept_bytes == a.kept_bytes);
+    CHECK(forked.steps + forked.reads + forked.chosen_bytes == 0);
+    const kvtl::sequence_id ended = two.id();
+    two.end();
+    const auto none = cache.stats(ended);
+    REQUIRE_FALSE(none.ok());
+    CHECK(none.error().code == kvtl::errc::not_open);
+    CHECK(none.error().message.find("stats: sequence 1") != std::string::npos);
+    const auto fresh = cache.begin(); // in its slot
+    REQUIRE(fresh.ok());
+    REQUIRE(fresh->slot == ended.slot);
+    const auto empty = of(cache, *fresh);
+    CHECK(empty.steps + empty.reads + empty.kept_bytes + empty.tokens == 0);
+}
+
 } // namespace manager_statistics_test

@@ -63,7 +63,7 @@ TEST_CASE("a table reads back, and one that says what cannot be does not") {
     table.sections = {{section_kind::lane, 0, 5000, 0, 2},
                       {section_kind::pages, 1, 32, 2, 1},
                       {section_kind::note, 0, 0, 3, 0}};
-    table.pieces = {{2, 4096, 1}, {9, 904, 2}, {4, 32, 3}};
+    table.pieces = {{2, 4096, 1, 1}, {9, 904, 1, 2}, {4, 32, 1, 3}};
     std::uint64_t used = 0;
     const auto parse = [&](const saved_table& t, std::uint32_t blocks = 10) {
         const auto bytes = root_bytes(t, 4096, used);
@@ -91,7 +91,7 @@ TEST_CASE("a table reads back, and one that says what cannot be does not") {
     check_refused([](saved_table& t) { t.pieces[2].bytes = 0; });
     check_refused([](saved_table& t) { t.sections[1].bytes = t.pieces[2].bytes = 33; });
     check_refused([](saved_table& t) {
-        t.pieces.assign(100, {2, 4096, 1}); // more than the file has
+        t.pieces.assign(100, {2, 4096, 1, 1}); // more than the file has
         t.sections = {{section_kind::lane, 0, 409600, 0, 100}};
     });
     const auto bytes = root_bytes(table, 4096, used);

@@ -31,7 +31,8 @@ struct saved_model {
     }
     [[nodiscard]] std::vector<std::byte> note() const { return bytes_of(tokens, tokens % 7000); }
 
-    /// The generation behind `before`: other sections, a few other pages, and some more up to `most` per lane.
+    /// The generation behind `before`: half of its sections, some of them longer or shorter, and others, a few other pages, and
+    /// some more up to `most` per lane.
     [[nodiscard]] static saved_model next(const saved_model& before, std::mt19937_64& random,
                                           std::size_t most_bytes, std::size_t lanes, std::size_t most) {
         saved_model m = before;
@@ -39,7 +40,13 @@ struct saved_model {
         m.sections.clear();
         for (std::uint32_t first = 0; first < 60; first += 10) // gaps between the indices
             for (std::uint32_t i = 0; i < random() % 4; ++i)
-                m.sections[{kvtl::section_kind::lane, first + i}] = {random(), random() % most_bytes};
+                if (const auto was = before.sections.find({kvtl::section_kind::lane, first + i});
+                    was != before.sections.end() && random() % 2 == 0) {
+                    m.sections[was->first] = was->second;
+                    if (random() % 2 == 0) m.sections[was->first].second = random() % most_bytes;
+                } else {
+                    m.sections[{kvtl::section_kind::lane, first + i}] = {random(), random() % most_bytes};
+                }
         m.lanes.resize(lanes);
         for (auto& pages : m.lanes) {
             for (auto& p : pages)

@@ -159,6 +159,7 @@ template <class Types> class alignas(64) shard {
     void end(std::uint32_t slot) noexcept {
         for (std::uint32_t layer = 0; layer < layers_; ++layer) give_up_copy(slot, layer);
         withdraw_copies(slot);
+        calls_[slot] = {};
         rows_.end(slot);
         retention_.end(slot);
         retrieval_.end(slot);
@@ -267,11 +268,33 @@ template <class Types> class alignas(64) shard {
         return s;
     }
 
+    /// What all calls have been counted for so far.
+    [[nodiscard]] sequence_statistics counted() const noexcept {
+        sequence_statistics s(rows_.counted());
+        if constexpr (types::drops) s += sequence_statistics(retention_.counted());
+        if constexpr (types::retrieves) s += sequence_statistics(retrieval_.counted());
+        return s;
+    }
+    /// A call of the sequence has ended, in front of which counted() was `before`.
+    void note_call(std::uint32_t slot, const sequence_statistics& before) noexcept {
+        calls_[slot].add(counted(), before);
+    }
+    /// What the calls of a sequence did in this shard, and what it holds here now.
+    [[nodiscard]] sequence_statistics stats(std::uint32_t slot) const noexcept {
+        sequence_statistics s = calls_[slot];
+        for (std::uint32_t layer = 0; layer < layers_; ++layer) {
+            const statistics now = held(branches_.holder(slot, layer), layer);
+            s.units += now.units, s.kept_bytes += now.kept_bytes;
+        }
+        return s;
+    }
+
     /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
     /// shard's.
-    /// `branches`: of branch_table::take().
-    void init_branches(std::span<std::uint32_t> branches, std::uint32_t layers) noexcept {
-        branches_ = branch_table(branches, layers);
+    void init_sequences(const sequence_tables& all, std::uint32_t layers) noexcept {
+        branches_ = branch_table(all.branches, layers);
+        calls_ = all.calls;
+        std::fill(calls_.begin(), calls_.end(), sequence_statistics());
         layers_ = layers;
     }
     template <class Config>
@@ -422,6 +445,7 @@ template <class Types> class alignas(64) shard {
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
     layer_numbers numbers_;
     branch_table branches_;
+    std::span<sequence_statistics> calls_; ///< (sequences)
     std::uint32_t layers_ = 0; ///< of the model
 };
 

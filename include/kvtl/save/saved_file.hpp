@@ -186,7 +186,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         written_ = written_next_;
         damaged_ = false;
         settled_ = true;
-        cached_ = no_piece;
+        cached_ = cached_end_ = 0;
         forget_next();
         return {};
     }
@@ -216,7 +216,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
             }
             if (auto s = fetch(which, p); !s) return failed(s);
             const std::size_t n = std::min<std::size_t>(bytes - offset, into.size());
-            std::memcpy(into.data(), piece_.data() + offset, n);
+            std::memcpy(into.data(), cached(p).data() + offset, n);
             into = into.subspan(n);
             offset = 0;
         }
@@ -251,8 +251,6 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     [[nodiscard, gnu::cold]] result<std::vector<std::byte>> note() { return whole(section_kind::note); }
 
   private:
-    static constexpr std::uint32_t no_piece = std::numeric_limits<std::uint32_t>::max();
-
     struct run {
         std::uint32_t first = 0, blocks = 0;
     };
@@ -530,19 +528,39 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         table_ = *std::move(table);
         return {};
     }
-    /// Brings a piece into the buffer, verified.
+    /// Brings a piece of the section into the buffer, verified, with those behind it that lie there in the file, too.
     [[nodiscard]] status fetch(const saved_section& which, std::uint32_t p) {
-        if (cached_ == p) return {};
-        cached_ = no_piece;
-        const saved_piece& piece = table_.pieces[p];
-        const std::size_t length = blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes;
-        piece_.resize(std::max(piece_.size(), length));
-        const auto bytes = std::span(piece_).first(length);
-        if (auto s = read_at(std::uint64_t{piece.block} * now_.page_bytes, bytes); !s) return s;
-        const saved_owner owner{which.kind, which.index, piece.block, now_.generation};
-        if (sum(owner, bytes) != piece.checksum) return damaged(owner);
+        constexpr std::uint64_t most = 512U << 10; // at once
+        if (cached_ <= p && p < cached_end_) return {};
+        cached_ = cached_end_ = 0;
+        const std::uint64_t first = table_.pieces[p].block;
+        std::uint64_t blocks = 0;
+        std::uint32_t end = p;
+        for (; end < which.first_piece + which.pieces && table_.pieces[end].block == first + blocks; ++end) {
+            const std::uint64_t more = blocks_of(table_.pieces[end].bytes, now_.page_bytes);
+            if (end > p && (blocks + more) * now_.page_bytes > most) break;
+            blocks += more;
+        }
+        pieces_.resize(std::max<std::size_t>(pieces_.size(), blocks * now_.page_bytes));
+        if (auto s = read_at(first * now_.page_bytes, std::span(pieces_).first(blocks * now_.page_bytes)); !s)
+            return s;
         cached_ = p;
+        for (std::uint32_t i = p; i < end; ++i) {
+            const saved_piece& piece = table_.pieces[i];
+            const saved_owner owner{which.kind, which.index, piece.block, piece.generation};
+            if (sum(owner, cached(i)) == piece.checksum) continue;
+            cached_ = 0;
+            return damaged(owner);
+        }
+        cached_end_ = end;
         return {};
+    }
+    /// A piece in the buffer, with its padding.
+    [[nodiscard]] std::span<const std::byte> cached(std::uint32_t p) const noexcept {
+        const saved_piece& piece = table_.pieces[p];
+        return std::span(pieces_).subspan(
+            std::size_t{piece.block - table_.pieces[cached_].block} * now_.page_bytes,
+            blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes);
     }
     [[nodiscard]] status read_pages(std::span<const block_ref> refs, std::span<std::byte> into) {
         const std::size_t page = now_.page_bytes;
@@ -631,34 +649,70 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
             if (find_section(all, kind, index) != nullptr)
                 return fail(errc::invalid_argument, "%s %u is complete already", name_of(kind), index);
             all.push_back({kind, index, 0, static_cast<std::uint32_t>(next_table_.pieces.size()), 0});
+            const saved_section* was = find_section(table_.sections, kind, index);
+            before_ = was == nullptr ? std::span<const saved_piece>()
+                                     : std::span<const saved_piece>(table_.pieces)
+                                           .subspan(was->first_piece, was->pieces);
         }
+        const std::size_t most = most_piece_bytes(now_.page_bytes);
+        if (bytes.size() >= most) // it begins a piece, so that it is cut as in other generations, whatever precedes it
+            if (auto s = flush(); !s) return s;
         while (!bytes.empty()) {
-            const std::size_t n = std::min(bytes.size(), saved_piece_bytes - filled_);
+            const std::size_t n = std::min(bytes.size(), most - filled_);
             buffer_.resize(
                 std::max(buffer_.size(), blocks_of(filled_ + n, now_.page_bytes) * now_.page_bytes));
             std::memcpy(buffer_.data() + filled_, bytes.data(), n);
             filled_ += n;
             bytes = bytes.subspan(n);
             all.back().bytes += n;
-            if (filled_ == saved_piece_bytes)
+            if (filled_ == most)
                 if (auto s = flush(); !s) return s;
         }
         return {};
     }
-    /// Writes what the buffer has of the last section, a piece for each run of free blocks.
+    /// The first piece of the section in the published generation with which `padded` begins, behind those that were found
+    /// before; or null. A checksum of 64 bits says that they are equal. bytes: without the padding.
+    [[nodiscard]] const saved_piece* find_before(const saved_section& of, std::span<const std::byte> padded,
+                                                 std::size_t bytes) {
+        std::size_t length = 0;
+        std::uint64_t content = 0; // of so many bytes
+        for (const saved_piece& p : before_) {
+            const std::size_t own = blocks_of(p.bytes, now_.page_bytes) * now_.page_bytes;
+            if (p.bytes != bytes && (p.bytes > bytes || p.bytes != own)) continue;
+            if (std::exchange(length, own) != own) content = simd::page_checksum64(padded.data(), own);
+            if (p.checksum !=
+                saved_checksum(now_.file_id, {of.kind, of.index, p.block, p.generation}, content))
+                continue;
+            before_ = before_.subspan(static_cast<std::size_t>(&p - before_.data()) + 1);
+            return &p;
+        }
+        return nullptr;
+    }
+    /// What the buffer has of the last section becomes pieces: those that are there already, and one for each run of free
+    /// blocks.
     [[nodiscard]] status flush() {
         const std::size_t page = now_.page_bytes, blocks = blocks_of(filled_, now_.page_bytes);
         if (blocks != 0) std::memset(buffer_.data() + filled_, 0, blocks * page - filled_);
         for (std::size_t at = 0; at < blocks;) {
             saved_section& of = next_table_.sections.back();
-            const run to = allocate(blocks - at);
-            const auto part = std::span<const std::byte>(buffer_).subspan(at * page, to.blocks * page);
-            if (auto s = write(to, part); !s) return s;
-            next_table_.pieces.push_back(
-                {to.first, static_cast<std::uint32_t>(std::min(part.size(), filled_ - at * page)),
-                 sum({of.kind, of.index, to.first, next_generation()}, part)});
+            const std::size_t left = filled_ - at * page;
+            auto part = std::span<const std::byte>(buffer_).subspan(at * page, (blocks - at) * page);
+            if (const saved_piece* there = find_before(of, part, left)) {
+                const std::uint64_t n = blocks_of(there->bytes, now_.page_bytes);
+                mark(next_, there->block, n);
+                next_table_.pieces.push_back(*there);
+                at += n;
+            } else {
+                const run to = allocate(blocks - at);
+                part = part.first(to.blocks * page);
+                if (auto s = write(to, part); !s) return s;
+                next_table_.pieces.push_back({to.first,
+                                              static_cast<std::uint32_t>(std::min(part.size(), left)),
+                                              next_generation(),
+                                              sum({of.kind, of.index, to.first, next_generation()}, part)});
+                at += to.blocks;
+            }
             ++of.pieces;
-            at += to.blocks;
         }
         filled_ = 0;
         return {};
@@ -694,6 +748,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     void forget_next() noexcept {
         next_table_ = {};
         next_.clear();
+        before_ = {};
         filled_ = 0;
         written_next_ = 0;
     }
@@ -717,8 +772,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     saved_table table_;
     std::uint64_t written_ = 0;
     bool damaged_ = false;
-    std::vector<std::byte> piece_; ///< the last one that was read
-    std::uint32_t cached_ = no_piece;
+    std::vector<std::byte> pieces_; ///< [cached_, cached_end_), the last that were read
+    std::uint32_t cached_ = 0, cached_end_ = 0;
     // The generation that is being written, or waits for publish().
     status failed_;
     bool writing_ = false, settled_ = false, broken_ = false;
@@ -726,6 +781,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     saved_table next_table_;
     std::vector<bool> live_, next_; ///< blocks of the published generation (once settled), and of this one
     std::uint64_t cursor_ = 2, written_next_ = 0;
+    std::span<const saved_piece> before_; ///< of `table_`: what the section may still name again
     std::vector<std::byte> buffer_;
     std::size_t filled_ = 0;
 };

@@ -2,12 +2,13 @@
 //
 //   block 0, 1  superblocks: generation g stands in block g % 2. A new file has one of generation 0, which has no root
 //   anywhere    root: numbers of sections and of pieces (2 x u32), the sections, the pieces
-//               pieces of sections: at most 512 KiB each, padded with zeros to whole blocks
+//               pieces of sections: at most 16 KiB or a block each, padded with zeros to whole blocks
 //               pages
 //
 // A superblock has the checksum of the root, the root those of the pieces, and a piece of a `pages` section those of its
 // pages: one number covers everything. Each checksum is mixed with the file's id, what the part is, its address and its
-// generation, so that a part of another file, place or time does not pass.
+// generation, so that a part of another file, place or time does not pass. A piece keeps the generation that wrote it: a later
+// one that has the same bytes in the same section names it again.
 //
 // Units: addresses are blocks of page_bytes; integers are little-endian. 32-bit addresses reach 16 TiB of 4 KiB blocks.
 // SPDX-License-Identifier: MIT
@@ -34,8 +35,12 @@ static_assert(std::endian::native == std::endian::little, "saved files are littl
 
 inline constexpr std::array<char, 8> saved_magic = {'k', 'v', 't', 'l', '-', 's', 'e', 'q'};
 inline constexpr std::uint32_t saved_byte_order = 0x04030201;
-inline constexpr std::uint32_t saved_format_version = 1;
-inline constexpr std::uint32_t saved_piece_bytes = 512U << 10;
+inline constexpr std::uint32_t saved_format_version = 2;
+inline constexpr std::uint32_t saved_piece_bytes = 16U << 10;
+/// Of a piece, at most.
+[[nodiscard]] constexpr std::uint32_t most_piece_bytes(std::uint32_t page_bytes) noexcept {
+    return page_bytes > saved_piece_bytes ? page_bytes : saved_piece_bytes;
+}
 
 struct saved_superblock {
     std::array<char, 8> magic = saved_magic;
@@ -59,12 +64,13 @@ static_assert(std::has_unique_object_representations_v<saved_superblock> && size
 /// A part of a section that lies in one run of blocks.
 struct saved_piece {
     std::uint32_t block = 0;
-    std::uint32_t bytes = 0; ///< without the padding
+    std::uint32_t bytes = 0;      ///< without the padding
+    std::uint64_t generation = 0; ///< that wrote it
     std::uint64_t checksum = 0;
 };
-static_assert(std::has_unique_object_representations_v<saved_piece> && sizeof(saved_piece) == 16);
+static_assert(std::has_unique_object_representations_v<saved_piece> && sizeof(saved_piece) == 24);
 
-/// The table of a generation. Memory: 24 bytes per section and 16 per piece.
+/// The table of a generation. Memory: 24 bytes per section and per piece.
 struct saved_table {
     std::vector<saved_section> sections;
     std::vector<saved_piece> pieces;
@@ -78,12 +84,10 @@ struct saved_owner {
     std::uint64_t generation = 0;
 };
 
-/// The checksum of a part: a multiple of 64 bytes. Different owners of equal bytes have different sums.
+/// The checksum of a part of this content: page_checksum64 of its bytes. Different owners of equal bytes have different sums.
 [[nodiscard]] inline std::uint64_t saved_checksum(const std::array<std::uint64_t, 2>& file_id,
-                                                  saved_owner owner,
-                                                  std::span<const std::byte> bytes) noexcept {
-    assert(bytes.size() % 64 == 0);
-    std::uint64_t h = simd::page_checksum64(bytes.data(), bytes.size());
+                                                  saved_owner owner, std::uint64_t content) noexcept {
+    std::uint64_t h = content;
     for (const std::uint64_t word :
          {file_id[0], file_id[1], std::uint64_t{static_cast<std::uint32_t>(owner.kind)} << 32 | owner.index,
           std::uint64_t{owner.block}, owner.generation}) {
@@ -93,6 +97,14 @@ struct saved_owner {
         h ^= h >> 31;
     }
     return h;
+}
+
+/// The same of a multiple of 64 bytes.
+[[nodiscard]] inline std::uint64_t saved_checksum(const std::array<std::uint64_t, 2>& file_id,
+                                                  saved_owner owner,
+                                                  std::span<const std::byte> bytes) noexcept {
+    assert(bytes.size() % 64 == 0);
+    return saved_checksum(file_id, owner, simd::page_checksum64(bytes.data(), bytes.size()));
 }
 
 [[nodiscard]] inline std::uint64_t superblock_checksum(saved_superblock s) noexcept {
@@ -164,7 +176,7 @@ parse_root(std::span<const std::byte> bytes, std::uint32_t page_bytes, std::uint
         std::memcpy(table.pieces.data(), bytes.data() + sizeof counts + section_bytes, piece_bytes);
     std::uint64_t room = std::uint64_t{blocks} * page_bytes; // pieces do not share blocks
     for (const saved_piece& p : table.pieces) {
-        if (p.bytes == 0 || p.bytes > saved_piece_bytes || p.block < 2 ||
+        if (p.bytes == 0 || p.bytes > most_piece_bytes(page_bytes) || p.block < 2 ||
             p.block + blocks_of(p.bytes, page_bytes) > blocks)
             return std::nullopt;
         if (p.bytes > room) return std::nullopt;

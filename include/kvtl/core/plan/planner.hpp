@@ -296,7 +296,7 @@ template <class Preset> class planner {
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
         if constexpr (types::in_chains) a.row_layers.blocks = frames;
         measure_row_layers(a);
-        m.metadata += a.plan.division.shards * branch_bytes(c);
+        m.metadata += a.plan.division.shards * sequence_bytes(c);
         const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
                           lent = m.tails + m.frames + pages * a.page_bytes;
         // What is transferred begins with a page of the device.
@@ -318,12 +318,12 @@ template <class Preset> class planner {
             std::min<std::size_t>(number ? c.window_tokens : few, c.max_tokens));
     }
 
-    /// Of a shard's table of what branches have still to copy, wherever it begins.
-    [[nodiscard]] static std::size_t branch_bytes(const config& c) noexcept {
-        carver table;
-        static_cast<void>(
-            branch_table::take(table, static_cast<std::uint32_t>(c.max_sequences), c.shape.layers));
-        return table.used() == 0 ? 0 : table.used() + 64;
+    /// Of what a shard keeps of each sequence, wherever it begins.
+    [[nodiscard]] static std::size_t sequence_bytes(const config& c) noexcept {
+        carver tables;
+        static_cast<void>(sequence_tables::take(tables, static_cast<std::uint32_t>(c.max_sequences),
+                                                c.shape.layers));
+        return tables.used() + 64;
     }
     /// Of rows that are attended whole and of what belongs to them, in all shards.
     [[gnu::cold]] static void measure_row_layers(answer& a) noexcept {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <kvtl/reservation.hpp>
+#include <kvtl/statistics.hpp>
 #include <kvtl/unit.hpp>
 
 #include <algorithm>
@@ -63,6 +64,20 @@ class branch_table {
   private:
     std::span<std::uint32_t> source_;
     std::uint32_t layers_ = 1, waiting_ = 0;
+};
+
+/// What a shard keeps of each sequence, whatever its stages are.
+struct sequence_tables {
+    std::span<std::uint32_t> branches;
+    std::span<sequence_statistics> calls; ///< (sequences)
+
+    [[nodiscard]] static sequence_tables take(carver& c, std::uint32_t sequences,
+                                              std::uint32_t layers) noexcept {
+        sequence_tables t;
+        t.branches = branch_table::take(c, sequences, layers);
+        t.calls = c.take<sequence_statistics>(sequences);
+        return t;
+    }
 };
 
 }} // namespace kvtl::v0

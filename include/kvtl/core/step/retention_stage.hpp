@@ -264,6 +264,7 @@ template <class Types> class retention_stage {
         for (const kept_lane& lane : book_.lanes_of(slot, layer)) entries += lane.rows.rows;
         return entries;
     }
+    [[nodiscard]] const statistics& counted() const noexcept { return book_.stats; }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = book_.stats;
         s.resident_bytes_peak = std::uint64_t{book_.pool.used_peak()} * book_.pool.block_bytes();
@@ -310,6 +311,8 @@ template <class Types> class retention_stage {
             io.bytes(held.key_record(i), book_.pool.most().key);
             io.bytes(held.value_record(i), book_.pool.most().value);
             io.value(held.token(i));
+        }
+        for (std::uint32_t i = 0; i < rows; ++i) { // which may change at every step
             io.value(held.score(i));
             io.value(held.log_weight(i));
             if constexpr (!std::is_empty_v<typename score::record>) io.value(held.record(i));

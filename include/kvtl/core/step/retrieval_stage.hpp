@@ -431,10 +431,15 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                            [](const pool& p) { return reservation::give_back(p.memory_away()); });
     }
 
-    [[nodiscard]] statistics stats() const noexcept {
+    /// What has been counted, without what lanes and frames hold.
+    [[nodiscard]] statistics counted() const noexcept {
         statistics s = stats_;
         const io_counters c = io_.counters();
         s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
+        return s;
+    }
+    [[nodiscard]] statistics stats() const noexcept {
+        statistics s = counted();
         for (std::uint32_t slot = 0; slot < plan_.max_sequences; ++slot)
             for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer) add_held(s, slot, layer);
         if (!arenas_.idle()) {

@@ -331,6 +331,7 @@ template <element E, class Codec> class row_stage {
         for_each_lane(slot, layer, [&](row_lane& l) { entries += std::size_t{l.held()} + l->records.rows; });
         return entries * lane_heads_;
     }
+    [[nodiscard]] const statistics& counted() const noexcept { return stats_; }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = stats_;
         for (const lane& l : x_.lanes) add_held(s, l);
@@ -596,8 +597,11 @@ template <element E, class Codec> class row_stage {
         io.count(held, x_.layers[l.layer].capacity, "rows of a lane");
         io.count(records, plan_.sizes.max_tokens, "records of a lane");
         if (io.loads()) l->gone = l->tokens - std::min(held, l->tokens);
+        record_parts(io, l, records); // first, as what they begin with stays where it is
         io.array(l.keys, held * width());
         io.array(l.values, held * width());
+    }
+    void record_parts(part_stream& io, row_lane& l, std::uint32_t records) noexcept {
         if (!io.loads())
             return pool_.each_entry(l->records, [&](const entry_record& e) {
                 record_bytes bytes = e.bytes;
