@@ -80,7 +80,8 @@ template <class Cache> int measure(const options& o) {
         mib.push_back(static_cast<double>(cache.stats().bytes_moved_by_forks - before) / (1U << 20));
         require(cache.end(branch));
     }
-    std::printf("%s, %zu tokens, medians of %zu: fork %.3f ms, its first token %.2f ms, a later one %.2f ms, %.2f MiB "
+    std::printf("%s, %zu tokens, medians of %zu: fork %.3f ms, its first token %.2f ms, a later one %.2f ms, "
+                "%.2f MiB "
                 "moved; fork and end %.3f ms\n",
                 o.policy.c_str(), o.tokens, rounds, median(fork), median(first), median(later), median(mib),
                 median(unused));
@@ -99,7 +100,8 @@ int main(int argc, char** argv) {
         if (o.policy == "quest") return measure<kvtl::quest>(o);
         if (o.policy == "full") return measure<kvtl::full>(o);
     }
-    std::fprintf(stderr, "kvtl-fork: policy is %s, TOKENS %zu; valid: dynakv, quest or full, and a positive number\n",
+    std::fprintf(stderr,
+                 "kvtl-fork: policy is %s, TOKENS %zu; valid: dynakv, quest or full, and a positive number\n",
                  o.policy.c_str(), o.tokens);
     return 2;
 }

@@ -195,7 +195,7 @@ struct sequence_statistics {
     std::uint64_t fetch_wait_ns = 0; ///< where config.time_phases
     std::uint64_t tokens = 0;        ///< it has now
     std::uint64_t units = 0;         ///< it has now
-    std::uint64_t kept_bytes = 0;    ///< of its entries now, encoded or not; shared pages count in each branch
+    std::uint64_t kept_bytes = 0; ///< of its entries now, encoded or not; shared pages count in each branch
 
     sequence_statistics() = default;
     /// Of counters, which run from open() on.

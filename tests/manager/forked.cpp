@@ -586,7 +586,8 @@ TEST_CASE("a read or write that fails while a layer is copied changes nothing, a
     }
 }
 
-TEST_CASE("a fork sets aside what copying will take: storage, rows, and tables that would be lent to frames") {
+TEST_CASE(
+    "a fork sets aside what copying will take: storage, rows, and tables that would be lent to frames") {
     SUBCASE("storage") {
         auto c = config_for<pages>(3);
         c.max_tokens = 40'000; // of which no sequence has many: the file is several steps of reserved storage

@@ -446,7 +446,7 @@ template <class Types> class alignas(64) shard {
     layer_numbers numbers_;
     branch_table branches_;
     std::span<sequence_statistics> calls_; ///< (sequences)
-    std::uint32_t layers_ = 0; ///< of the model
+    std::uint32_t layers_ = 0;             ///< of the model
 };
 
 }} // namespace kvtl::v0

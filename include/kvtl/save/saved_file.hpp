@@ -558,9 +558,9 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     /// A piece in the buffer, with its padding.
     [[nodiscard]] std::span<const std::byte> cached(std::uint32_t p) const noexcept {
         const saved_piece& piece = table_.pieces[p];
-        return std::span(pieces_).subspan(
-            std::size_t{piece.block - table_.pieces[cached_].block} * now_.page_bytes,
-            blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes);
+        return std::span(pieces_).subspan(std::size_t{piece.block - table_.pieces[cached_].block} *
+                                              now_.page_bytes,
+                                          blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes);
     }
     [[nodiscard]] status read_pages(std::span<const block_ref> refs, std::span<std::byte> into) {
         const std::size_t page = now_.page_bytes;
@@ -650,12 +650,14 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 return fail(errc::invalid_argument, "%s %u is complete already", name_of(kind), index);
             all.push_back({kind, index, 0, static_cast<std::uint32_t>(next_table_.pieces.size()), 0});
             const saved_section* was = find_section(table_.sections, kind, index);
-            before_ = was == nullptr ? std::span<const saved_piece>()
-                                     : std::span<const saved_piece>(table_.pieces)
-                                           .subspan(was->first_piece, was->pieces);
+            before_ =
+                was == nullptr
+                    ? std::span<const saved_piece>()
+                    : std::span<const saved_piece>(table_.pieces).subspan(was->first_piece, was->pieces);
         }
         const std::size_t most = most_piece_bytes(now_.page_bytes);
-        if (bytes.size() >= most) // it begins a piece, so that it is cut as in other generations, whatever precedes it
+        if (bytes.size() >=
+            most) // it begins a piece, so that it is cut as in other generations, whatever precedes it
             if (auto s = flush(); !s) return s;
         while (!bytes.empty()) {
             const std::size_t n = std::min(bytes.size(), most - filled_);
@@ -706,10 +708,9 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 const run to = allocate(blocks - at);
                 part = part.first(to.blocks * page);
                 if (auto s = write(to, part); !s) return s;
-                next_table_.pieces.push_back({to.first,
-                                              static_cast<std::uint32_t>(std::min(part.size(), left)),
-                                              next_generation(),
-                                              sum({of.kind, of.index, to.first, next_generation()}, part)});
+                next_table_.pieces.push_back(
+                    {to.first, static_cast<std::uint32_t>(std::min(part.size(), left)), next_generation(),
+                     sum({of.kind, of.index, to.first, next_generation()}, part)});
                 at += to.blocks;
             }
             ++of.pieces;

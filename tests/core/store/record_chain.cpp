@@ -125,7 +125,8 @@ TEST_CASE("a block holds as many entries as attention takes at once, and more th
     CHECK(m.pool.used() == 1);
 }
 
-TEST_CASE("blocks that are promised are nobody else's, and a copy has the same entries in blocks of its own") {
+TEST_CASE(
+    "blocks that are promised are nobody else's, and a copy has the same entries in blocks of its own") {
     for (const bool ragged : {false, true}) {
         CAPTURE(ragged);
         oracle::generator random(7);

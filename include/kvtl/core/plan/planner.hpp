@@ -321,8 +321,8 @@ template <class Preset> class planner {
     /// Of what a shard keeps of each sequence, wherever it begins.
     [[nodiscard]] static std::size_t sequence_bytes(const config& c) noexcept {
         carver tables;
-        static_cast<void>(sequence_tables::take(tables, static_cast<std::uint32_t>(c.max_sequences),
-                                                c.shape.layers));
+        static_cast<void>(
+            sequence_tables::take(tables, static_cast<std::uint32_t>(c.max_sequences), c.shape.layers));
         return tables.used() + 64;
     }
     /// Of rows that are attended whole and of what belongs to them, in all shards.

@@ -355,9 +355,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (status s = base::check_writes(from); !s) return s;
         bars_.copy_bar(from, to);
         for (std::uint32_t i = 0; i < base::lane_count(to); ++i)
-            if (status s = store_.promise_copy(base::lane_at(from, layer, i).id,
-                                               base::lane_at(to, layer, i).id,
-                                               [&] { begin_call(), base::release_prefetches_of(group_of(to)); });
+            if (status s =
+                    store_.promise_copy(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id,
+                                        [&] { begin_call(), base::release_prefetches_of(group_of(to)); });
                 !s) {
                 while (i-- > 0)
                     store_.withdraw_copy(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id);

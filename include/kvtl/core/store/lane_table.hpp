@@ -47,12 +47,12 @@ template <class Lane> struct alignas(64) lane_region {
 
     std::span<std::byte> memory; ///< for tables of all units that its lanes may come to have
     lane_numbers lanes;
-    offsets at;                ///< of each block, as long as its tables are now
-    bool beside = false;       ///< representatives lie elsewhere
-    bool roomy = false;        ///< tables have become longer since somebody looked how long they need be
+    offsets at;                 ///< of each block, as long as its tables are now
+    bool beside = false;        ///< representatives lie elsewhere
+    bool roomy = false;         ///< tables have become longer since somebody looked how long they need be
     std::uint32_t promised = 0; ///< rows that tables are to get, for lanes that a branch has still to copy
     std::size_t promised_bytes = 0; ///< of the blocks then: they are not lent
-    std::size_t lent_page = 0; ///< memory is given back in such pages; 0: none is
+    std::size_t lent_page = 0;      ///< memory is given back in such pages; 0: none is
     std::size_t touched =
         0; ///< bytes that may have memory: those of the blocks, or more if the system took none back
 

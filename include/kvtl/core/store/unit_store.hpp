@@ -244,7 +244,8 @@ template <class Types> class unit_store : public page_store<Types> {
     /// or a write in the air. Cannot fail where no page may get too many owners.
     [[nodiscard]] status copy_lane(std::uint32_t from, std::uint32_t to) noexcept {
         auto& region = p_.lanes->region_of(to);
-        if (const std::uint32_t rows = std::max(region.promised, at(from).state().units); rows > region.at.rows)
+        if (const std::uint32_t rows = std::max(region.promised, at(from).state().units);
+            rows > region.at.rows)
             resize_tables(to, rows);
         at(to).copy_parts(at(from), 0);
         const lane parent = at(from), branch = at(to);
