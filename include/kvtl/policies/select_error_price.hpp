@@ -43,7 +43,11 @@ struct error_price {
     static constexpr std::uint32_t most_of_budget = 4;
     struct config {
         float rate = 0.15F; ///< how fast the price follows what was read, per token
-        template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
+        float resident_share = 0.05F; ///< price of a resident entry, in prices of one that is read
+        template <class Visit> void fields(Visit&& visit) {
+            visit("rate", rate);
+            visit("resident_share", resident_share);
+        }
     };
     /// The last step of a layer.
     struct step_notes {
@@ -56,11 +60,23 @@ struct error_price {
     class state {
       public:
         state() = default;
-        state(const config& c, const geometry&) noexcept : rate_(c.rate) {}
+        state(const config& c, const geometry&) noexcept : rate_(c.rate), resident_(c.resident_share) {}
         [[nodiscard]] static status check(const config& c) noexcept {
-            if (c.rate > 0.0F && c.rate <= 1.0F) return {};
-            return status::failure(errc::invalid_argument, "selector.rate is %g; valid: above 0, to 1",
-                                   static_cast<double>(c.rate));
+            if (!(c.rate > 0.0F && c.rate <= 1.0F))
+                return status::failure(errc::invalid_argument, "selector.rate is %g; valid: above 0, to 1",
+                                       static_cast<double>(c.rate));
+            if (!(c.resident_share > 0.0F && c.resident_share <= 1.0F))
+                return status::failure(errc::invalid_argument,
+                                       "selector.resident_share is %g; valid: above 0, to 1",
+                                       static_cast<double>(c.resident_share));
+            return {};
+        }
+
+        /// Factor on the error per entry of a unit of so many entries: entries / price in entries. `fetched`: entries for
+        /// which the pages that would be read have room; 0: the unit is resident.
+        [[nodiscard]] float worth(std::uint32_t entries, std::uint32_t fetched) const noexcept {
+            if (fetched == 0) return 1.0F / resident_;
+            return static_cast<float>(entries) / static_cast<float>(fetched);
         }
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
@@ -113,7 +129,7 @@ struct error_price {
             return keep_above(least, in.score, out.first(best_.choose(in, out)));
         }
 
-        float rate_ = 0.15F;
+        float rate_ = 0.15F, resident_ = 1.0F;
         topk<reduce::group_mean>::state best_;
     };
 };

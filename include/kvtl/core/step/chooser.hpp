@@ -154,17 +154,20 @@ template <class Types> class chooser {
     void name(std::span<const std::uint32_t> units) noexcept { named_ = units; }
 
     /// The same where price(scores) says what error each unit leaves when it is not read: in their order. `bar` and `output`:
-    /// choice_input's. `marginal` becomes the lowest score chosen, or 0 if everything or nothing was.
-    template <class Price>
+    /// choice_input's. `marginal` becomes the lowest score chosen, or 0 if everything or nothing was. fetched(unit): entries
+    /// for which the pages that would be read have room; 0: the unit is resident.
+    template <class Fetched, class Price>
     [[nodiscard]] std::uint32_t
     choose_by_errors(const units_view& u, std::uint32_t budget, std::span<chosen_unit> out, float bar,
-                     float output, float& marginal, phase_clock* clock, Price&& price) noexcept {
+                     float output, float& marginal, phase_clock* clock, Fetched&& fetched,
+                     Price&& price) noexcept {
         marginal = 0;
         if (u.count == 0 || budget == 0) return 0;
         const phase_clock::span timed(clock, &phase_times::score);
         const std::span<float> score = x_.score.first(u.count);
         std::fill(score.begin(), score.end(), 0.0F);
         price(score);
+        for (std::uint32_t i = 0; i < u.count; ++i) score[i] *= selector_->worth(u.entries(i), fetched(i));
         if (counts_ != nullptr) counts_->scored += std::uint64_t{model_.lane_queries()} * u.count;
         timed.enter(&phase_times::choose);
         choice_input in(score, u, budget, x_.order, x_.keys);

@@ -338,6 +338,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             const std::uint32_t n = p_.choose->choose_by_errors(
                 p_.growth->view(lanes[i].id), l.budget(arriving), chosen_of(i), p_.bars->of_lane(lanes[i].id),
                 p_.bars->output_of_lane(lanes[i].id), x_.marginal[i], p_.clock,
+                [&](std::uint32_t u) { return store_->fetched_entries(lanes[i].id, u); },
                 [&](std::span<float> score) { price_units(lanes, i, q, score); });
             keep_choice(l, i, n);
         }

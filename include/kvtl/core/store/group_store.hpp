@@ -63,6 +63,11 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] std::span<pool> page_pools() const noexcept { return page_pools_; }
 
     [[nodiscard]] std::uint32_t entries_of(const lane&, std::uint32_t) const noexcept { return group(); }
+    /// Entries that must be read to attend a unit; 0 if it is resident.
+    [[nodiscard]] std::uint32_t fetched_entries(std::uint32_t lane_id, std::uint32_t u) const noexcept {
+        const residency& now = base::at(lane_id).residency(u);
+        return now.frames() != none && io_batch_of(now, pool_of(lane_id)) == none ? 0 : group();
+    }
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
         return ragged ? l.extent(u).bytes : p_.format.bytes_of(group());
     }

@@ -57,6 +57,14 @@ template <class Types> class unit_store : public page_store<Types> {
     [[nodiscard]] static std::uint32_t entries_of(const lane& l, std::uint32_t u) noexcept {
         return l.unit(u).entries;
     }
+    /// Entries for which the pages have room that must be read to attend a unit; 0 if it is resident. A prefetch changes
+    /// nothing of it: a unit that is on its way is not resident.
+    [[nodiscard]] std::uint32_t fetched_entries(std::uint32_t lane_id, std::uint32_t u) const noexcept {
+        const lane l = at(lane_id);
+        const residency& now = l.residency(u);
+        if (now.frames() != none && io_batch_of(now, pool_of(lane_id)) == none) return 0;
+        return (pages_of(l, u) - (tail_of(now, pool_of(lane_id)) != none ? 1 : 0)) * p_.format.rows;
+    }
     /// The prefetch or selection that reads a resident unit, or none.
     [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& frames) noexcept {
         const std::uint8_t id =
