@@ -133,9 +133,12 @@ double round_trip_error(const encoded<Policy>& e, const std::vector<typename Pol
     return error.value();
 }
 
-/// Codecs that keep sums of a row's numbers: the error of each goes with the largest of them all.
+/// Codecs that keep sums of a row's numbers, or a number as a sum of parts (planes): the error of each goes with the largest
+/// of them all.
 template <class Policy>
-inline constexpr bool mixes = Policy::relative_error == std::numeric_limits<double>::infinity();
+inline constexpr bool mixes = Policy::relative_error == std::numeric_limits<double>::infinity() || requires {
+    typename Policy::plane;
+};
 template <class Plain> std::vector<double> largest_of(const std::vector<Plain>& rows, std::size_t width) {
     std::vector<double> largest(rows.size() / width, 0.0);
     for (std::size_t i = 0; i < rows.size(); ++i)

@@ -96,10 +96,63 @@ TEST_CASE("error_price: the price rises by the rate times what was read too much
     CHECK(next(90'000, 0, 4.0F) == 5.0);
 }
 
-TEST_CASE("error_price: a rate that cannot be is refused") {
-    CHECK(state::check({.rate = 1.0F}).ok());
+TEST_CASE("error_price: settings that cannot be are refused") {
+    CHECK(state::check({.rate = 1.0F, .resident_share = 1.0F}).ok());
     CHECK(std::string(state::check({.rate = 0.0F}).what()) == "selector.rate is 0; valid: above 0, to 1");
     CHECK_FALSE(state::check({.rate = std::nanf("")}).ok());
+    CHECK(std::string(state::check({.resident_share = 0.0F}).what()) ==
+          "selector.resident_share is 0; valid: above 0, to 1");
+    CHECK_FALSE(state::check({.resident_share = 1.5F}).ok());
+    CHECK_FALSE(state::check({.resident_share = std::nanf("")}).ok());
+}
+
+TEST_CASE("error_price: a unit's worth is its error for the bytes that it costs") {
+    const state s({.resident_share = 0.25F}, model());
+    const float error = 3.0F; // per entry
+    // 7 entries in a page for 28: the page is paid. Twice the pages for as many entries: half the worth.
+    CHECK(error * s.worth(7, 28) == doctest::Approx(7 * 3.0 / 28));
+    CHECK(s.worth(7, 56) == doctest::Approx(0.5 * static_cast<double>(s.worth(7, 28))));
+    CHECK(s.worth(28, 28) == 1.0F);
+    CHECK(s.worth(7, 0) == 4.0F); // resident: entries at the share, whatever their number
+    CHECK(s.worth(1, 0) == 4.0F);
+}
+
+namespace {
+/// What kvtl_best reads and errs, per step, over 300 steps with memory for a part of the cache.
+struct with_share {
+    double error = 0, read = 0, chosen = 0, may = 0;
+};
+with_share play(const kvtl_test::drift& data, float share) {
+    const kvtl_test::scratch_folder folder;
+    kvtl_best::config c;
+    c.shape = data.shape();
+    c.max_tokens = 1200;
+    c.attend_tokens = 128;
+    c.memory_bytes = std::size_t{1600} << 10;
+    c.io.path = folder.file("c.kv");
+    c.selector.resident_share = share;
+    auto cache = kvtl_test::open_cache<kvtl_best>(c);
+    kvtl_test::reader<kvtl_best> one(cache, data, 10);
+    one.prefill(500);
+    one.decode(200);
+    const auto before = cache.stats();
+    one.decode(300);
+    const auto after = cache.stats();
+    const auto choices = static_cast<double>(after.choices - before.choices);
+    return {one.error(), static_cast<double>(after.read_bytes - before.read_bytes) / choices,
+            static_cast<double>(after.chosen_bytes - before.chosen_bytes) / choices / (2 * (64 + 4)),
+            static_cast<double>(after.selectable_entries - before.selectable_entries) / choices};
+}
+} // namespace
+
+TEST_CASE("kvtl_best: a low price of what is resident saves reads at an equal number of entries") {
+    const kvtl_test::drift data({2, 4, 2, 64}, 1200, 12);
+    const with_share all = play(data, 1.0F), low = play(data, 0.05F);
+    MESSAGE("read " << all.read << " and " << low.read << " bytes a choice, error " << all.error << " and "
+                    << low.error);
+    CHECK(low.read < 0.7 * all.read);
+    CHECK(low.chosen == doctest::Approx(low.may).epsilon(0.1));
+    CHECK(all.chosen == doctest::Approx(all.may).epsilon(0.1));
 }
 
 TEST_CASE("kvtl_best: after a while it reads what it may, in the mean over heads and layers") {
