@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/in_memory.hpp>
+#include <kvtl/presets/best.hpp>
 #include <kvtl/presets/estimate.hpp>
+#include <kvtl/presets/retroinfer.hpp>
+#include <kvtl/presets/sparq.hpp>
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
@@ -153,6 +156,44 @@ TEST_CASE("estimates are never worse than leaving units out, on random models of
                 const double with = relative_error<in_ram>(data, sink_tokens);
                 CHECK(with <= 1.02 * without); // where logits differ much both read all that counts
                 if (deviation <= 2) CHECK(with <= 0.8 * without);
+            }
+}
+
+namespace {
+/// The same choice, and what is not read is left out.
+struct prices_only : kvtl::moment_estimate {
+    class state : public kvtl::moment_estimate::state {
+      public:
+        using kvtl::moment_estimate::state::state;
+        void add(const kvtl::estimator_input&, const kvtl::partial&) const noexcept {}
+    };
+};
+template <class Preset> struct pair {
+    struct with : Preset {
+        using io = kvtl::in_memory;
+    };
+    struct without : with {
+        using estimator = std::conditional_t<std::same_as<Preset, kvtl::presets::kvtl_best>, prices_only,
+                                             kvtl::nothing>;
+    };
+};
+} // namespace
+
+TEST_CASE_TEMPLATE("nor are those of other presets", Preset, kvtl::presets::kvtl_best,
+                   kvtl::presets::retroinfer, kvtl::presets::sparq) {
+    for (const bool sink : {false, true})
+        for (const std::uint32_t dim : {8U, 32U, 128U})
+            for (const double deviation : {0.5, 2.0, 6.0, 12.0, 25.0}) {
+                CAPTURE(sink);
+                CAPTURE(dim);
+                CAPTURE(deviation);
+                const kvtl_test::random_layer data({.dim = dim, .deviation = deviation, .sink = sink});
+                const std::uint32_t sink_tokens = sink ? 4 : 0;
+                const double without = relative_error<typename pair<Preset>::without>(data, sink_tokens);
+                const double with = relative_error<typename pair<Preset>::with>(data, sink_tokens);
+                MESSAGE(Preset::name << " dim " << dim << " sd " << deviation << " sink " << sink << ": "
+                                     << with / without);
+                CHECK(with <= 1.02 * without);
             }
 }
 

@@ -26,7 +26,7 @@ namespace presets {
 
 struct kvtl_best : dynakv_estimate {
     static constexpr std::string_view name = "kvtl_best";
-    using clusterer = early_variance_split_of<8>;
+    using clusterer = early_variance_split_of<12>;
     using index = no_index;
     using selector = error_price;
     using estimator = moment_estimate;
