@@ -1,11 +1,17 @@
 // Selector: the units whose error, if they are estimated, is worth more than reading them costs.
 //
-//   read unit u  if  price(u) / |o|^2 > lambda
+//   attend unit u  if  error(u) entries(u) / |o|^2 > lambda cost(u)
 //
-// price(u): expected squared error of the output per entry of the unit, as the estimator says
+// error(u): expected squared error of the output per entry of the unit, as the estimator says
 // (estimate_centroid.hpp). o: the layer's output at its last step. lambda: one price for all heads, layers
 // and steps of a sequence. So a head that needs much reads much, where a budget per head gives each head the
-// same. attend_tokens is the mean over heads, layers and steps: after each token
+// same. cost(u), in entries:
+//
+//   resident       resident_share entries(u): nothing is read, only computed
+//   not resident   the entries for which its pages have room: a page is read whole, however few entries it has
+//
+// So at an equal number of attended entries the choice goes to what memory has, and to full pages.
+// attend_tokens is the mean of attended entries over heads, layers and steps: after each token
 //
 //   log lambda += rate * (entries chosen / entries allowed - 1)
 //
@@ -16,7 +22,8 @@
 //        what is in memory is attended twice, for the estimator needs it first.
 // Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
 //         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
-//         slightly from those of single calls. The price counts entries, not whether they are in memory.
+//         slightly from those of single calls. Outputs also depend on what is resident, and so on memory_bytes and on
+//         what a prefetch has evicted. A unit that a prefetch reads counts as not resident.
 // Source: no paper; rate-distortion allocation with one Lagrange multiplier (H. Everett, Operations Research
 //         11 (1963)).
 // SPDX-License-Identifier: MIT

@@ -4,10 +4,12 @@
 //
 //   estimator   moment_estimate: also corrects the values of clusters that are not read, and says what error
 //               an estimate makes
-//   selector    error_price: reads where the estimate is expected to err most, at one price for all heads and
-//               layers. attend_tokens is a mean, not a limit of each head
+//   selector    error_price: attends where the estimate is expected to err most, at one price for all heads and
+//               layers. What is resident costs a twentieth, what is read costs whole pages. attend_tokens is a
+//               mean, not a limit of each head
 //   compressor  int8_row: half the bytes of an entry
-//   clusterer   8 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better
+//   clusterer   12 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better, but fill less of
+//               their pages and take more index
 //   layout      unit_contiguous_whole_file: small clusters take a page each, more than 2.5 raw caches
 //
 // Index: 2 D + 8 bytes per cluster, 2 D^2 + 8 D + 16 bytes per lane and head.
