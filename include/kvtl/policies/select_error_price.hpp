@@ -49,7 +49,7 @@ struct error_price {
     static constexpr bool by_errors = true;
     static constexpr std::uint32_t most_of_budget = 4;
     struct config {
-        float rate = 0.15F; ///< how fast the price follows what was read, per token
+        float rate = 0.15F;           ///< how fast the price follows what was read, per token
         float resident_share = 0.05F; ///< price of a resident entry, in prices of one that is read
         template <class Visit> void fields(Visit&& visit) {
             visit("rate", rate);

@@ -157,10 +157,10 @@ template <class Types> class chooser {
     /// choice_input's. `marginal` becomes the lowest score chosen, or 0 if everything or nothing was. fetched(unit): entries
     /// for which the pages that would be read have room; 0: the unit is resident.
     template <class Fetched, class Price>
-    [[nodiscard]] std::uint32_t
-    choose_by_errors(const units_view& u, std::uint32_t budget, std::span<chosen_unit> out, float bar,
-                     float output, float& marginal, phase_clock* clock, Fetched&& fetched,
-                     Price&& price) noexcept {
+    [[nodiscard]] std::uint32_t choose_by_errors(const units_view& u, std::uint32_t budget,
+                                                 std::span<chosen_unit> out, float bar, float output,
+                                                 float& marginal, phase_clock* clock, Fetched&& fetched,
+                                                 Price&& price) noexcept {
         marginal = 0;
         if (u.count == 0 || budget == 0) return 0;
         const phase_clock::span timed(clock, &phase_times::score);
