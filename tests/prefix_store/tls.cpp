@@ -29,16 +29,18 @@ struct certificates {
 
     certificates() {
         for (const std::string ca : {"ca", "other"})
-            run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=" + ca + " -keyout " +
-                file(ca + ".key") + " -out " + file(ca + ".pem"));
+            run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=" + ca +
+                " -keyout " + file(ca + ".key") + " -out " + file(ca + ".pem"));
         make("good", "IP:127.0.0.1,DNS:localhost", "30");
         make("named", "DNS:elsewhere.example", "30");
         make("ended", "IP:127.0.0.1", "-1");
     }
     [[nodiscard]] std::string file(const std::string& name) const { return folder.file(name); }
     [[nodiscard]] std::vector<std::string> server(const std::string& name, const std::string& port) const {
-        return {"--tls-port",         port,           "--tls-cert-file",     file(name + ".pem"),
-                "--tls-key-file",     file(name + ".key"), "--tls-ca-cert-file", file("ca.pem"),
+        return {"--tls-port",         port,
+                "--tls-cert-file",    file(name + ".pem"),
+                "--tls-key-file",     file(name + ".key"),
+                "--tls-ca-cert-file", file("ca.pem"),
                 "--tls-auth-clients", "no"};
     }
 
@@ -48,15 +50,17 @@ struct certificates {
     }
     void make(const std::string& name, const std::string& names, const std::string& days) const {
         std::ofstream(file("extensions")) << "subjectAltName=" << names << "\n";
-        run("req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout " + file(name + ".key") +
-            " -out " + file("request"));
+        run("req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout " +
+            file(name + ".key") + " -out " + file("request"));
         run("x509 -req -in " + file("request") + " -CA " + file("ca.pem") + " -CAkey " + file("ca.key") +
-            " -CAcreateserial -days " + days + " -extfile " + file("extensions") + " -out " + file(name + ".pem"));
+            " -CAcreateserial -days " + days + " -extfile " + file("extensions") + " -out " +
+            file(name + ".pem"));
     }
 };
 
 store open_tls(const kvtl::server_address& at, const std::string& ca) {
-    auto s = store::open({.servers = {at}, .stream = {.ca_file = ca}, .stall = 5s, .retry_first = 1ms, .retry_most = 1ms});
+    auto s = store::open(
+        {.servers = {at}, .stream = {.ca_file = ca}, .stall = 5s, .retry_first = 1ms, .retry_most = 1ms});
     REQUIRE(s.ok());
     return *std::move(s);
 }
@@ -103,7 +107,8 @@ TEST_CASE_FIXTURE(certificates, "TLS: values of all sizes come back, and wrong c
     CHECK(open_tls(server.address(), file("ca.pem")).check(soon()).code() == kvtl::errc::io_error);
     server.hang();
     store hung = open_tls({"127.0.0.1", number}, file("ca.pem"));
-    CHECK(std::string(hung.check(kvtl::blob_clock::now() + 100ms).what()).find("timed out") != std::string::npos);
+    CHECK(std::string(hung.check(kvtl::blob_clock::now() + 100ms).what()).find("timed out") !=
+          std::string::npos);
     server.go_on();
 }
 
@@ -113,7 +118,8 @@ TEST_CASE_FIXTURE(certificates, "TLS: a certificate for another name, and one th
         const std::string port = std::to_string(free_port());
         const redis_server server(this->server(name, port));
         const kvtl::status s =
-            open_tls({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))}, file("ca.pem")).check(soon());
+            open_tls({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))}, file("ca.pem"))
+                .check(soon());
         CAPTURE(std::string(s.what()));
         CHECK(s.code() == kvtl::errc::file_refused);
         CHECK(std::string(s.what()).find(name == "named" ? "mismatch" : "expired") != std::string::npos);

@@ -80,7 +80,8 @@ std::optional<granted> conversations::go_on(const std::string& space, std::span<
         // The last token of a prompt is decoded in any case, for its logits. Another conversation is not cut for a short
         // beginning.
         const std::size_t n = std::min(common_beginning(s.tokens, prompt), prompt.size() - 1);
-        if (n > 0 && n >= s.tokens.size() / 2 && n >= std::min(elsewhere, prompt.size() - 1)) found.push_back({.place = i, .held = n, .prompt = {}});
+        if (n > 0 && n >= s.tokens.size() / 2 && n >= std::min(elsewhere, prompt.size() - 1))
+            found.push_back({.place = i, .held = n, .prompt = {}});
     }
     std::stable_sort(found.begin(), found.end(),
                      [](const granted& a, const granted& b) { return a.held > b.held; });

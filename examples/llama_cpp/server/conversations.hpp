@@ -50,7 +50,8 @@ class conversations {
     /// Begins to fetch what the remote has more of a prompt than is here; null: nothing.
     [[nodiscard]] std::shared_ptr<errand> look_ahead(const generation& g);
     /// A sequence for a prompt, from what is here and what was `brought`; nothing where all are busy.
-    [[nodiscard]] std::optional<granted> take(const generation& g, const std::shared_ptr<errand>& brought = nullptr);
+    [[nodiscard]] std::optional<granted> take(const generation& g,
+                                              const std::shared_ptr<errand>& brought = nullptr);
     /// The sequence has taken these tokens.
     void add(unsigned place, std::span<const token_id> tokens);
     /// Nobody works on it any more; it stays as it is. `unread`: what was chosen last, and not decoded.

@@ -91,17 +91,20 @@ void define_options(CLI::App& app, arguments& a) {
                    "most that is written to them in a day (UTC); 0: as much as there is")
         ->capture_default_str();
     app.add_option("--remote", a.remote,
-                   "where conversations are stored for other servers, too: folder:PATH, redis://HOST:PORT[,HOST:PORT...] or "
+                   "where conversations are stored for other servers, too: folder:PATH, "
+                   "redis://HOST:PORT[,HOST:PORT...] or "
                    "rediss://.. (default: nowhere)");
     app.add_option("--remote-ca", a.remote_ca,
                    "PEM file of the certificates to trust with rediss:// (default: those of the system)");
     app.add_option("--remote-timeout-ms", a.remote_timeout, "longest that a request waits for it")
         ->capture_default_str();
-    app.add_option("--remote-ttl-s", a.remote_ttl, "seconds that a conversation is there after it was used last")
+    app.add_option("--remote-ttl-s", a.remote_ttl,
+                   "seconds that a conversation is there after it was used last")
         ->capture_default_str();
     engine::define_cache_options(app, a);
-    engine::finish_options(app, {"--port", "--parallel", "--context", "--queue", "--max-body-mib",
-                                 "--store-mib", "--store-write-mib-per-day", "--remote-timeout-ms", "--remote-ttl-s"});
+    engine::finish_options(app,
+                           {"--port", "--parallel", "--context", "--queue", "--max-body-mib", "--store-mib",
+                            "--store-write-mib-per-day", "--remote-timeout-ms", "--remote-ttl-s"});
 }
 
 void check(const CLI::App& app, const arguments& a) {
@@ -115,7 +118,8 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.store_mib <= std::size_t{1} << 30, "--store-mib: valid: 0 to 1073741824");
     require(a.write_mib <= std::size_t{1} << 30, "--store-write-mib-per-day: valid: 0 to 1073741824");
     require(a.remote.empty() || a.store_mib != 0, "--remote: valid: with a store (--store-mib 1 or more)");
-    require(a.remote_ca.empty() || a.remote.starts_with("rediss://"), "--remote-ca: valid: with --remote rediss://..");
+    require(a.remote_ca.empty() || a.remote.starts_with("rediss://"),
+            "--remote-ca: valid: with --remote rediss://..");
     require(a.remote_timeout >= 1 && a.remote_timeout <= 60000, "--remote-timeout-ms: valid: 1 to 60000");
     require(a.remote_ttl >= 1 && a.remote_ttl <= 31536000, "--remote-ttl-s: valid: 1 to 31536000");
     engine::check_run_options(a);
@@ -171,7 +175,8 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
     kvtl::prefix_store_config config{.folder = as_store([&] { return store_folder(a); }),
                                      .model = kvtl_server::model_digest(a.model),
                                      .file_bytes = std::uint64_t{a.store_mib} << 20,
-                                     .rewind_tokens = 32}; // a client that left has seen a little less than was generated
+                                     .rewind_tokens =
+                                         32}; // a client that left has seen a little less than was generated
     if (a.write_mib != 0) config.write_bytes_per_day = std::uint64_t{a.write_mib} << 20;
     if (!a.remote.empty())
         remote.emplace(kvtl_server::remote_options{.place = a.remote,

@@ -24,7 +24,8 @@ using engine::require;
 using std::chrono::steady_clock;
 
 constexpr const char* valid_places =
-    "; valid: folder:PATH, redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT...][/DATABASE], or rediss:// likewise";
+    "; valid: folder:PATH, redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT...][/DATABASE], or rediss:// "
+    "likewise";
 
 std::uint64_t number_of(std::string_view text, std::uint64_t most, const std::string& what) {
     std::uint64_t n = 0;
@@ -86,12 +87,14 @@ std::unique_ptr<kvtl::prefix_tier> tier_on(std::string_view servers, typename St
                                            const remote_options& o, const std::string& names,
                                            std::function<kvtl::remote_statistics()>& statistics) {
     server_list list = parse_servers(servers);
-    auto blobs = engine::insist(kvtl::resp_store<Stream>::open({.servers = std::move(list.servers),
-                                                                .login = std::move(list.login),
-                                                                .stream = std::move(stream),
-                                                                .stall = std::max(o.timeout / 4, std::chrono::milliseconds(1))}));
+    auto blobs = engine::insist(
+        kvtl::resp_store<Stream>::open({.servers = std::move(list.servers),
+                                        .login = std::move(list.login),
+                                        .stream = std::move(stream),
+                                        .stall = std::max(o.timeout / 4, std::chrono::milliseconds(1))}));
     const kvtl::status there = blobs.check(kvtl::blob_clock::now() + o.timeout);
-    if (there.code() == kvtl::errc::file_refused) throw engine::bad_input(std::string("--remote: ") + there.what());
+    if (there.code() == kvtl::errc::file_refused)
+        throw engine::bad_input(std::string("--remote: ") + there.what());
     if (!there)
         std::fprintf(stderr, "kvtl-server: warning: --remote: %s; what it has is computed until it answers\n",
                      there.what());
@@ -109,12 +112,16 @@ std::unique_ptr<kvtl::prefix_tier> open_remote(const remote_options& o, const st
         if (const kvtl::status s = blobs.sweep(names); !s) throw engine::bad_input(s.what());
         return tier_over(std::move(blobs), o, names, statistics);
     }
-    if (place.starts_with(plain)) return tier_on<kvtl::tcp_stream>(place.substr(plain.size()), {}, o, names, statistics);
-    require(place.starts_with(secure), std::string("--remote: the place begins with none of its kinds") + valid_places);
+    if (place.starts_with(plain))
+        return tier_on<kvtl::tcp_stream>(place.substr(plain.size()), {}, o, names, statistics);
+    require(place.starts_with(secure),
+            std::string("--remote: the place begins with none of its kinds") + valid_places);
 #ifdef KVTL_HAS_TLS
-    return tier_on<kvtl::tls_stream>(place.substr(secure.size()), {.ca_file = o.ca_file}, o, names, statistics);
+    return tier_on<kvtl::tls_stream>(place.substr(secure.size()), {.ca_file = o.ca_file}, o, names,
+                                     statistics);
 #else
-    throw engine::bad_input("--remote: this build has no TLS (OpenSSL 3 was missing); valid: folder:PATH, redis://..");
+    throw engine::bad_input(
+        "--remote: this build has no TLS (OpenSSL 3 was missing); valid: folder:PATH, redis://..");
 #endif
 }
 
@@ -122,8 +129,8 @@ errand::~errand() {
     if (tokens_ != 0) static_cast<void>(kvtl::posix_file_ops::remove(path_));
 }
 
-remote_store::remote_store(const remote_options& o, const std::string& names, std::string folder, std::uint64_t model,
-                           std::uint64_t most_bytes)
+remote_store::remote_store(const remote_options& o, const std::string& names, std::string folder,
+                           std::uint64_t model, std::uint64_t most_bytes)
     : folder_(std::move(folder)), model_(model), most_bytes_(most_bytes), timeout_(o.timeout) {
     reader_.tier = open_remote(o, names, reader_.count);
     writer_.tier = open_remote(o, names, writer_.count);
@@ -146,7 +153,8 @@ void remote_store::when_it_comes(std::function<void()> call) {
     arrived_ = std::move(call);
 }
 
-std::shared_ptr<errand> remote_store::ask(std::vector<token_id> prompt, const std::string& space, std::size_t held) {
+std::shared_ptr<errand> remote_store::ask(std::vector<token_id> prompt, const std::string& space,
+                                          std::size_t held) {
     if (prompt.size() < held + least_gain) return nullptr;
     char name[40];
     std::snprintf(name, sizeof name, "/%032" PRIx64 ".kvs", ++next_);
@@ -159,9 +167,11 @@ std::shared_ptr<errand> remote_store::ask(std::vector<token_id> prompt, const st
 }
 
 kvtl::result<std::size_t> remote_store::fetch(const kvtl::tier_request& wanted, const std::string& path) {
-    if (!used_ || used_->tokens() <= wanted.beyond || wanted.space.tenant != used_->space_) return std::size_t{0};
+    if (!used_ || used_->tokens() <= wanted.beyond || wanted.space.tenant != used_->space_)
+        return std::size_t{0};
     kvtl::file_facts file;
-    if (kvtl::posix_file_ops::inspect(used_->path_, file) < 0 || file.bytes > wanted.most_bytes) return std::size_t{0};
+    if (kvtl::posix_file_ops::inspect(used_->path_, file) < 0 || file.bytes > wanted.most_bytes)
+        return std::size_t{0};
     if (kvtl::posix_file_ops::rename(used_->path_, path) < 0)
         return kvtl::status::failure(kvtl::errc::io_error, "a file that was fetched could not be renamed");
     return std::exchange(used_->tokens_, 0);

@@ -37,15 +37,17 @@ struct remote_options {
 };
 
 /// A tier at a place. Throws bad_input for a place that can never work; one that only does not answer is no error.
-[[nodiscard]] std::unique_ptr<kvtl::prefix_tier> open_remote(const remote_options& o, const std::string& names,
-                                                             std::function<kvtl::remote_statistics()>& statistics);
+[[nodiscard]] std::unique_ptr<kvtl::prefix_tier>
+open_remote(const remote_options& o, const std::string& names,
+            std::function<kvtl::remote_statistics()>& statistics);
 
 /// Something that is fetched for a prompt. The file is removed with it, unless use() has taken it.
 class errand {
   public:
     errand(std::vector<token_id> prompt, std::string space, std::size_t beyond, std::string path,
            std::chrono::steady_clock::time_point until)
-        : prompt_(std::move(prompt)), space_(std::move(space)), beyond_(beyond), path_(std::move(path)), until_(until) {}
+        : prompt_(std::move(prompt)), space_(std::move(space)), beyond_(beyond), path_(std::move(path)),
+          until_(until) {}
     errand(const errand&) = delete;
     errand& operator=(const errand&) = delete;
     ~errand();
@@ -82,11 +84,13 @@ class remote_store final : public kvtl::prefix_tier {
     void when_it_comes(std::function<void()> call);
 
     /// `held`: tokens that the server has of the prompt. Null where there is nothing to gain.
-    [[nodiscard]] std::shared_ptr<errand> ask(std::vector<token_id> prompt, const std::string& space, std::size_t held);
+    [[nodiscard]] std::shared_ptr<errand> ask(std::vector<token_id> prompt, const std::string& space,
+                                              std::size_t held);
     /// The next calls of fetch() take what this has brought; null: nothing.
     void use(std::shared_ptr<errand> what) { used_ = std::move(what); }
 
-    [[nodiscard]] kvtl::result<std::size_t> fetch(const kvtl::tier_request& wanted, const std::string& path) override;
+    [[nodiscard]] kvtl::result<std::size_t> fetch(const kvtl::tier_request& wanted,
+                                                  const std::string& path) override;
     kvtl::status put(const std::string& path, const kvtl::prefix_label& label,
                      std::span<const std::uint32_t> tokens) override;
     /// Waits until what was put is sent, or for so long.

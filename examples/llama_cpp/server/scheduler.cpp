@@ -87,8 +87,8 @@ bool scheduler::wait_for_work() {
         std::any_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; });
     const auto ready = [&] {
         return stopping_ || busy || std::any_of(queue_.begin(), queue_.end(), [](const waiting_job& w) {
-            return !w.looked || w.ready();
-        });
+                   return !w.looked || w.ready();
+               });
     };
     const auto idle_at = clock::now() + idle_before_storing;
     bool all_stored = false;

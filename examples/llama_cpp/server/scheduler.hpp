@@ -56,9 +56,11 @@ class scheduler {
     struct waiting_job {
         std::shared_ptr<job> what;
         clock::time_point since;
-        bool looked = false;            ///< whether the remote has more of it
+        bool looked = false;               ///< whether the remote has more of it
         std::shared_ptr<errand> fetched{}; ///< what it waits for; null: nothing
-        [[nodiscard]] bool ready() const noexcept { return looked && (fetched == nullptr || fetched->over()); }
+        [[nodiscard]] bool ready() const noexcept {
+            return looked && (fetched == nullptr || fetched->over());
+        }
     };
     /// A sequence of the session and the job that it is busy with.
     struct slot {

@@ -53,7 +53,8 @@ class tls_stream {
 
     /// Reads at least one byte.
     [[nodiscard]] status read(std::span<std::byte> into, std::size_t& bytes, const call_time& time) {
-        return repeat("reading", time, [&] { return ::SSL_read_ex(ssl_.get(), into.data(), into.size(), &bytes); });
+        return repeat("reading", time,
+                      [&] { return ::SSL_read_ex(ssl_.get(), into.data(), into.size(), &bytes); });
     }
     /// Writes all of the pieces, which it changes.
     [[nodiscard]] status write(std::span<::iovec> pieces, const call_time& time) {
@@ -90,14 +91,17 @@ class tls_stream {
         if (!context_) return failure("opening TLS");
         ::SSL_CTX_set_min_proto_version(context_.get(), TLS1_2_VERSION);
         ::SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
-        ::SSL_CTX_set_mode(context_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-        const int read = options_.ca_file.empty()
-                             ? ::SSL_CTX_set_default_verify_paths(context_.get())
-                             : ::SSL_CTX_load_verify_locations(context_.get(), options_.ca_file.c_str(), nullptr);
+        ::SSL_CTX_set_mode(context_.get(),
+                           SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+        const int read =
+            options_.ca_file.empty()
+                ? ::SSL_CTX_set_default_verify_paths(context_.get())
+                : ::SSL_CTX_load_verify_locations(context_.get(), options_.ca_file.c_str(), nullptr);
         if (read == 1) return {};
         context_.reset();
         ::ERR_clear_error();
-        return status::failure(errc::file_refused, "TLS: '%.120s' has no certificates to trust; valid: a PEM file",
+        return status::failure(errc::file_refused,
+                               "TLS: '%.120s' has no certificates to trust; valid: a PEM file",
                                options_.ca_file.c_str());
     }
     [[nodiscard, gnu::cold]] status shake_hands(const server_address& to, const call_time& time) {
@@ -132,12 +136,14 @@ class tls_stream {
         return s;
     }
     /// Calls OpenSSL until it has done something, and moves bytes between it and the socket.
-    template <class Call> [[nodiscard]] status repeat(const char* doing, const call_time& time, const Call& call) {
+    template <class Call>
+    [[nodiscard]] status repeat(const char* doing, const call_time& time, const Call& call) {
         for (;;) {
             ::ERR_clear_error();
             const int done = call();
             const int why = done == 1 ? SSL_ERROR_NONE : ::SSL_get_error(ssl_.get(), done);
-            const status refused = why == SSL_ERROR_NONE || why == SSL_ERROR_WANT_READ ? status{} : failure(doing);
+            const status refused =
+                why == SSL_ERROR_NONE || why == SSL_ERROR_WANT_READ ? status{} : failure(doing);
             if (status s = send_out(time); !s && refused.ok()) return s; // an alert goes out, too
             if (done == 1) return {};
             if (!refused) return refused;
@@ -145,7 +151,8 @@ class tls_stream {
             buffer_.resize(std::size_t{32} << 10);
             if (status s = tcp_.read(buffer_, n, time); !s) return s;
             if (blob_clock::now() >= time.until) return tcp_.failure(doing, ETIMEDOUT);
-            if (::BIO_write(::SSL_get_rbio(ssl_.get()), buffer_.data(), static_cast<int>(n)) != static_cast<int>(n))
+            if (::BIO_write(::SSL_get_rbio(ssl_.get()), buffer_.data(), static_cast<int>(n)) !=
+                static_cast<int>(n))
                 return failure(doing);
         }
     }

@@ -303,6 +303,22 @@ class Interrupted(Base):
         with Server(program, "-m", model, "--policy", "full", folder=self.folder) as cold:
             self.assertEqual(self.turn(cold, prompt), (again, 0))
 
+    def test_who_reads_nothing_holds_nobody_up(self):
+        with Server(program, "-m", model, "--parallel", "2", folder=self.folder) as server:
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((server.host, server.port))
+            body = json.dumps({"prompt": "The kernel", "max_tokens": 1500, "temperature": 0, "stream": True})
+            slow.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                          f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
+            Server.until(lambda: server.busy() == 1)
+            for _ in range(3):
+                self.turn(server, long_text[:300])
+            Server.until(lambda: server.busy() == 0, 120) # all of its answer waits for it, or it was disconnected
+            ended = server.metrics()
+            self.assertEqual(ended["kvtl_requests_running"], 0)
+            slow.close()
+
 
 if __name__ == "__main__":
     os.environ.pop("HOME", None) # nothing of a user's own
