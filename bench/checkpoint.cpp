@@ -1,14 +1,17 @@
 // The price of a checkpoint: decode steps, and a save to the sequence's file every so many tokens, with the waiting for the disk
-// on a thread of its own (saved_file::publish).
+// on a thread of its own (saved_file::publish). Then what the last one spares: it is loaded.
 //
-//   kvtl-checkpoint [dynakv|quest|full] [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE]]]]
+//   kvtl-checkpoint [dynakv|quest|full|full_int8] [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE [HEAD_DIM [LAYERS]]]]]]
 //
-// Shape:  llama3.2-1b (16 layers, 32 query heads, 8 KV heads of 64), 512 attended entries, one thread. Normal numbers around
-//         a centre that moves, so that clusters grow. COMPUTE_US_PER_LAYER spins for the model's other work.
-// Prints: a line of the first save, of which all is written, and a line of the median of the later ones: bytes written,
-//         ms of save(), ms until it was on the disk, and the share of save() in the steps between two saves.
+// Shape:  16 layers, 32 query heads, 8 KV heads of 64, as llama3.2-1b has them; with heads of 128 and 32 layers llama3-8b's.
+//         512 attended entries, one thread. Normal numbers around a centre that moves, so that clusters grow.
+//         COMPUTE_US_PER_LAYER spins for the model's other work.
+// Prints: a line of the prompt, which has no compute of the model but its attention; a line of the first save, of which all is
+//         written; a line of the median of the later ones: bytes written, ms of save(), ms until it was on the disk, and the
+//         share of save() in the steps between two saves; and the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/save/saved_file.hpp>
 
@@ -27,9 +30,8 @@
 
 namespace {
 
-using kvtl_bench::k_row, kvtl_bench::median, kvtl_bench::need, kvtl_bench::q_row, kvtl_bench::require;
-constexpr kvtl::shape model = kvtl_bench::one_billion;
-constexpr std::size_t rounds = 9;
+using kvtl_bench::median, kvtl_bench::need, kvtl_bench::require;
+constexpr std::size_t rounds = 9, loads = 5;
 using seconds = std::chrono::duration<double>;
 using steady = std::chrono::steady_clock;
 
@@ -38,63 +40,89 @@ struct options {
     std::size_t tokens = 8192, every = 64;
     double compute_us = 0;
     std::string path = "checkpoint.kvs";
+    kvtl::shape model = kvtl_bench::one_billion;
+
+    [[nodiscard]] std::size_t q_row() const { return kvtl_bench::q_row(model); }
+    [[nodiscard]] std::size_t k_row() const { return kvtl_bench::k_row(model); }
 };
 
 template <class Cache> int measure(const options& o) {
     typename Cache::config c;
+    const kvtl::shape& model = o.model;
     c.shape = model;
     c.max_tokens = o.tokens + (rounds + 1) * o.every;
     c.attend_tokens = 512;
-    const bool in_memory = o.policy == "full";
+    const bool in_memory = o.policy.starts_with("full");
     c.memory_bytes =
-        in_memory ? c.max_tokens * model.layers * 2 * k_row * sizeof(float) : std::size_t{64} << 20;
+        in_memory ? c.max_tokens * model.layers * 2 * o.k_row() * sizeof(float) : std::size_t{64} << 20;
     if constexpr (requires { c.io.path; }) c.io.path = o.path + ".cache";
     auto opened = Cache::open(c);
     Cache& cache = need(opened);
     auto begun = cache.begin();
     const kvtl::sequence_id seq = need(begun);
-    kvtl_bench::made_rows data;
-    std::vector<float> out(o.tokens * q_row);
-    for (std::uint32_t l = 0; l < model.layers; ++l) require(cache.prefill(seq, l, data.next(o.tokens), out));
-    out.resize(q_row);
+    kvtl_bench::made_rows data(model);
+    std::vector<float> out(o.tokens * o.q_row());
+    double prompt = 0;
+    for (std::uint32_t l = 0; l < model.layers; ++l) {
+        const auto in = data.next(o.tokens);
+        const auto start = steady::now();
+        require(cache.prefill(seq, l, in, out));
+        prompt += seconds(steady::now() - start).count();
+    }
+    std::printf("%s, %zu tokens in %u layers with heads of %u: attention of the prompt %.2f s\n",
+                o.policy.c_str(), o.tokens, model.layers, model.head_dim, prompt);
+    out.resize(o.q_row());
     auto whole = cache.save(seq, o.path);
     std::printf("%s, %zu tokens, all: %.1f MiB written\n", o.policy.c_str(), o.tokens,
                 static_cast<double>(need(whole).written_bytes) / (1U << 20));
 
-    auto file = kvtl::saved_file::open(o.path);
-    std::vector<double> mib, save, publish, share;
-    std::future<double> on_disk;
-    for (std::size_t r = 0; r < rounds; ++r) {
-        double steps = 0;
-        for (std::size_t t = 0; t < o.every; ++t)
-            for (std::uint32_t l = 0; l < model.layers; ++l) {
-                const auto in = data.next(1);
-                const auto start = steady::now();
-                require(cache.attend(seq, l, in, out));
-                const auto until =
-                    steady::now() + std::chrono::duration_cast<steady::duration>(
-                                        std::chrono::duration<double, std::micro>(o.compute_us));
-                while (o.compute_us > 0 && steady::now() < until) {
+    {
+        auto file = kvtl::saved_file::open(o.path);
+        std::vector<double> mib, save, publish, share;
+        std::future<double> on_disk;
+        for (std::size_t r = 0; r < rounds; ++r) {
+            double steps = 0;
+            for (std::size_t t = 0; t < o.every; ++t)
+                for (std::uint32_t l = 0; l < model.layers; ++l) {
+                    const auto in = data.next(1);
+                    const auto start = steady::now();
+                    require(cache.attend(seq, l, in, out));
+                    const auto until =
+                        steady::now() + std::chrono::duration_cast<steady::duration>(
+                                            std::chrono::duration<double, std::micro>(o.compute_us));
+                    while (o.compute_us > 0 && steady::now() < until) {
+                    }
+                    steps += seconds(steady::now() - start).count();
                 }
-                steps += seconds(steady::now() - start).count();
-            }
-        if (on_disk.valid()) publish.push_back(on_disk.get());
+            if (on_disk.valid()) publish.push_back(on_disk.get());
+            const auto start = steady::now();
+            auto facts = cache.save(seq, need(file));
+            const double took = seconds(steady::now() - start).count();
+            mib.push_back(static_cast<double>(need(facts).written_bytes) / (1U << 20));
+            save.push_back(took * 1e3);
+            share.push_back(took / steps * 100);
+            on_disk = std::async(std::launch::async, [&file] {
+                const auto begin = steady::now();
+                require(file->publish());
+                return seconds(steady::now() - begin).count() * 1e3;
+            });
+        }
+        publish.push_back(on_disk.get());
+        std::printf(
+            "%s, every %zu tokens, medians of %zu: %.1f MiB written, %.1f ms, on the disk %.1f ms later, "
+            "%.1f %% of the steps\n",
+            o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
+    } // closes the file
+    require(cache.end(seq));
+    std::vector<double> load;
+    for (std::size_t i = 0; i < loads; ++i) {
         const auto start = steady::now();
-        auto facts = cache.save(seq, need(file));
-        const double took = seconds(steady::now() - start).count();
-        mib.push_back(static_cast<double>(need(facts).written_bytes) / (1U << 20));
-        save.push_back(took * 1e3);
-        share.push_back(took / steps * 100);
-        on_disk = std::async(std::launch::async, [&file] {
-            const auto begin = steady::now();
-            require(file->publish());
-            return seconds(steady::now() - begin).count() * 1e3;
-        });
+        auto loaded = cache.load(o.path);
+        load.push_back(seconds(steady::now() - start).count());
+        require(cache.end(need(loaded).seq));
     }
-    publish.push_back(on_disk.get());
-    std::printf("%s, every %zu tokens, medians of %zu: %.1f MiB written, %.1f ms, on the disk %.1f ms later, "
-                "%.1f %% of the steps\n",
-                o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
+    std::printf("%s, loaded in %.1f ms, which is 1 of %.0f parts of the prompt's attention\n",
+                o.policy.c_str(), median(load) * 1e3, prompt / median(load));
     std::filesystem::remove(o.path);
     return 0;
 }
@@ -108,15 +136,19 @@ int main(int argc, char** argv) {
     if (argc > 3) o.every = std::strtoull(argv[3], nullptr, 10);
     if (argc > 4) o.compute_us = std::strtod(argv[4], nullptr);
     if (argc > 5) o.path = argv[5];
-    if (o.tokens > 0 && o.every > 0) {
+    if (argc > 6) o.model.head_dim = static_cast<std::uint32_t>(std::strtoul(argv[6], nullptr, 10));
+    if (argc > 7) o.model.layers = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10));
+    if (o.tokens > 0 && o.every > 0) { // open() judges the shape
         if (o.policy == "dynakv") return measure<kvtl::dynakv>(o);
         if (o.policy == "quest") return measure<kvtl::quest>(o);
         if (o.policy == "full") return measure<kvtl::full>(o);
+        if (o.policy == "full_int8") return measure<kvtl::full_int8>(o);
     }
-    std::fprintf(stderr,
-                 "kvtl-checkpoint: policy is %s, TOKENS %zu, EVERY %zu; valid: dynakv, quest or full, and "
-                 "two positive "
-                 "numbers\n",
-                 o.policy.c_str(), o.tokens, o.every);
+    std::fprintf(
+        stderr,
+        "kvtl-checkpoint: policy is %s, TOKENS %zu, EVERY %zu; valid: dynakv, quest, full or full_int8, and "
+        "two positive "
+        "numbers\n",
+        o.policy.c_str(), o.tokens, o.every);
     return 2;
 }

@@ -23,8 +23,9 @@
 
 namespace {
 
-using kvtl_bench::k_row, kvtl_bench::median, kvtl_bench::need, kvtl_bench::q_row, kvtl_bench::require;
+using kvtl_bench::median, kvtl_bench::need, kvtl_bench::require;
 constexpr kvtl::shape model = kvtl_bench::one_billion;
+constexpr std::size_t q_row = kvtl_bench::q_row(model), k_row = kvtl_bench::k_row(model);
 constexpr std::size_t rounds = 7, tokens_behind = 15;
 using steady = std::chrono::steady_clock;
 
@@ -53,7 +54,7 @@ template <class Cache> int measure(const options& o) {
     Cache& cache = need(opened);
     auto begun = cache.begin();
     const kvtl::sequence_id seq = need(begun);
-    kvtl_bench::made_rows data;
+    kvtl_bench::made_rows data(model);
     for (std::uint32_t l = 0; l < model.layers; ++l) require(cache.prefill(seq, l, data.next(o.tokens), {}));
     std::vector<float> out(q_row);
     const auto token_of = [&](kvtl::sequence_id who) {

@@ -17,7 +17,10 @@ namespace kvtl_bench {
 
 /// llama3.2-1b.
 inline constexpr kvtl::shape one_billion{.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64};
-inline constexpr std::size_t q_row = 32 * 64, k_row = 8 * 64;
+
+/// Numbers of a token in a layer: its queries, and its keys or values.
+constexpr std::size_t q_row(const kvtl::shape& s) { return std::size_t{s.query_heads} * s.head_dim; }
+constexpr std::size_t k_row(const kvtl::shape& s) { return std::size_t{s.kv_heads} * s.head_dim; }
 
 inline void require(const kvtl::status& s) {
     if (s) return;
@@ -39,10 +42,12 @@ inline double median(std::vector<double> of) {
 /// Normal numbers around a centre that moves, so that clusters grow.
 class made_rows {
   public:
+    explicit made_rows(const kvtl::shape& s) : q_row_(q_row(s)), k_row_(k_row(s)) {}
+
     kvtl::layer_input next(std::size_t tokens) {
         if (made_++ % 1024 == 0)
             for (float& x : centre_) x = normal_(random_);
-        fill(q_, tokens * q_row, q_row), fill(k_, tokens * k_row, k_row), fill(v_, tokens * k_row, k_row);
+        fill(q_, tokens * q_row_, q_row_), fill(k_, tokens * k_row_, k_row_), fill(v_, tokens * k_row_, k_row_);
         return {.q = q_, .k = k_, .v = v_};
     }
 
@@ -55,6 +60,7 @@ class made_rows {
         }
     }
 
+    std::size_t q_row_, k_row_;
     std::mt19937 random_{1};
     std::normal_distribution<float> normal_;
     std::vector<float> q_, k_, v_, centre_ = std::vector<float>(64), noise_ = [this] {
