@@ -7,11 +7,11 @@
 // Cost:   per row and query D / 32 (bf16) or D / 64 (bytes) instructions, per 64 bytes of a row two shuffles, whatever G, and
 //         ten instructions for eight sums. Rounding a query costs what twenty rows do: once per run of rows. Weighted sums
 //         take half of the multiply-adds of attend.hpp, and a shuffle per 32 numbers.
-// Limits: logits within 2^-8 (bf16) or 1/254 (bytes) of the largest possible, |q| |k| per number; weights within 2^-9. Outputs
-//         of attention over random rows were within 2e-3 of double precision (tests/simd/relaxed.cpp). D is a multiple of
-//         64, at most 256. The bits of a score depend neither on the place of the row nor on the other queries. bf16: as
-//         bf16_products.hpp, with subnormal numbers taken for zero.
-// Source: the products of FBGEMM-like kernels; ik_llama.cpp rounds queries of its flash attention in the same way.
+// Limits: a product of a number of a query errs by 2^-9 of it (bf16) or 1/254 of the query's largest number (bytes), a weight by
+//         2^-9 of it. Outputs of attention over random rows were within 1.2e-3 (bf16) and 3.6e-3 (bytes) of double precision
+//         (bench/results/kernels.md). D is a multiple of 64, at most 256. The bits of a score depend neither on the place of
+//         the row nor on the other queries. Subnormal bf16 numbers are taken for zero (bf16_products.hpp).
+// Source: ik_llama.cpp rounds the queries of its flash attention in the same way.
 // SPDX-License-Identifier: MIT
 #pragma once
 
