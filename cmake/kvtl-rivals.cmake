@@ -72,7 +72,8 @@ if(KVTL_IK_LLAMA)
     target_compile_options(kvtl_ik_llama PRIVATE -O3 -march=native -w -fvisibility=hidden -ffunction-sections)
     target_link_options(kvtl_ik_llama PRIVATE -Wl,--gc-sections -Wl,-z,defs
                         "-Wl,--version-script,${PROJECT_BINARY_DIR}/ik_llama.map")
-    set_target_properties(kvtl_ik_llama PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
+    set_target_properties(kvtl_ik_llama PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF CXX_STANDARD 17
+                                                CXX_EXTENSIONS ON)
     target_link_libraries(kvtl_rivals INTERFACE kvtl_ik_llama)
     _kvtl_rival(IK)
 endif()
