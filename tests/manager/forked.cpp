@@ -71,8 +71,10 @@ template <class Cache> std::uint32_t pages_in_use(Cache& cache) {
 }
 template <class Cache> void check_nothing_left(Cache& cache) {
     CHECK(pages_in_use(cache) == 0);
-    for (unsigned s = 0; s < cache.shards(); ++s)
+    for (unsigned s = 0; s < cache.shards(); ++s) {
         CHECK_FALSE(kvtl::shard_access::of(cache, s).store().any_shared());
+        CHECK(kvtl::shard_access::of(cache, s).store().promised_pages() == 0);
+    }
 }
 
 /// A sequence with a history of its own: which tokens of the stream it has read, and what dense attention makes of them.
@@ -645,6 +647,8 @@ TEST_CASE(
                     lent += std::size_t{pool.borrowed()} * pool.frame_bytes();
                 CHECK(lent <= spare);
             };
+            lent_and_promised();
+            require_ok(cache.rewind(two.id(), 0)); // copies, and adds nothing
             lent_and_promised();
             for (std::size_t t = 0; t < 40; ++t) {
                 one.read(t), lent_and_promised();

@@ -134,6 +134,7 @@ template <class Types> class page_store {
         return s;
     }
     void withdraw_pages(std::uint32_t pages) noexcept { promised_pages_ -= pages; }
+    [[nodiscard]] std::uint32_t promised_pages() const noexcept { return promised_pages_; }
     /// Gives pages of one step room in the file.
     [[nodiscard]] status reserve(std::uint32_t first, std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
