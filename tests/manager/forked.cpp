@@ -38,7 +38,7 @@ using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, device>>;
 using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, device>>;
 using layers = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_virtualised, device>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
-using rows = kvtl::snapkv_group;
+using survivors = kvtl::snapkv_group;
 
 const drift& stream() {
     static const drift made(small, max_tokens, 5);
@@ -516,7 +516,7 @@ TEST_CASE("a branch is as its parent was when it was forked, however late it is 
     for (int then = 0; then < 6; ++then) {
         check(static_cast<clusters*>(nullptr), then);
         check(static_cast<pages*>(nullptr), then);
-        check(static_cast<rows*>(nullptr), then);
+        check(static_cast<survivors*>(nullptr), then);
     }
 }
 
@@ -614,13 +614,13 @@ TEST_CASE(
         CHECK_REFUSED(cache.fork(one.id()), disk_full, "");
     }
     SUBCASE("rows") {
-        auto cache = open_cache<rows>(config_for<rows>(2));
-        text<rows> one(cache);
+        auto cache = open_cache<survivors>(config_for<survivors>(2));
+        text<survivors> one(cache);
         one.prefill(120, 0);
         const auto& pool = kvtl::shard_access::of(cache, 0).kept().pool();
         const std::uint32_t before = pool.free_blocks(), taken = pool.size() - before;
         REQUIRE(taken > 0);
-        const text<rows> two = one.fork();
+        const text<survivors> two = one.fork();
         CHECK(pool.free_blocks() == before - taken);
         require_ok(cache.rewind(two.id(), 0));
         CHECK(pool.free_blocks() == before - taken);
