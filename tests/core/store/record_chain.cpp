@@ -131,8 +131,8 @@ TEST_CASE(
         CAPTURE(ragged);
         oracle::generator random(7);
         model m(ragged);
-        for (int i = 0; i < 700; ++i) REQUIRE(m.push(0, m.make(random)));
-        m.cut(0, 650);
+        for (int i = 0; i < 350; ++i) REQUIRE(m.push(0, m.make(random)));
+        m.cut(0, 320);
         const std::uint32_t need = m.pool.blocks_of(m.chains[0]), left = m.pool.size() - m.pool.used();
         CHECK(need == m.pool.used());
         CHECK_FALSE(m.pool.promise(left + 1));
