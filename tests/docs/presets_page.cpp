@@ -249,7 +249,8 @@ Presets with a retention also read `keep_tokens` and `prefill_tokens`. The engin
 
 int main(int argc, char** argv) {
     const bool check = argc == 3 && std::strcmp(argv[1], "--check") == 0;
-    if (argc != 2 && !check) return std::fprintf(stderr, "usage: presets_page [--check] FILE\n"), 2;
+    if ((argc != 2 || argv[1][0] == '-') && !check)
+        return std::fprintf(stderr, "usage: presets_page [--check] FILE\n"), 2;
     const std::string path = argv[argc - 1], text = page();
     if (check) {
         if (read(path) == text) return 0;
