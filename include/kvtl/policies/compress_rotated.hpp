@@ -7,7 +7,7 @@
 // Error:  the length of a row's error is that of `Codec` for the rotated row, whose largest number is at most
 //         sqrt(B) times and mostly far below the row's. Any number of a row may have any part of it.
 // Cost:   for a run of records (a page, or all that a lane keeps in memory) and each query two transforms of D log2 B
-//         additions, beside 2 D multiply-adds per entry. Kept logits (attend_mass.hpp) take two per 32 entries.
+//         additions, beside 2 D multiply-adds per entry.
 // Limits: codecs of single entries with floats as plain_type, records of one size, keys after RoPE, and no tables of
 //         their own. D is a multiple of 8, at most 512.
 // Source: QuaRot (Ashkboos et al. 2024, section 4): Hadamard matrices per head around a quantised cache. The signs of

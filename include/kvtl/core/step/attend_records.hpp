@@ -61,7 +61,10 @@ template <class Codec> class record_attention {
                                        std::uint64_t queries, coming_records& next) const noexcept {
         next.ask_for_keys();
         if constexpr (requires { codec_->inner(); })
-            return attend_rotated(log_weight, p, scratch, queries, next);
+            return rotated(p, queries,
+                           [&](const auto& records, const partial& some, std::uint32_t, std::uint64_t mask) {
+                               records.attend(log_weight, some, scratch, mask, next);
+                           });
         if constexpr (relaxes)
             if (q_.logits.relaxed && simd::relaxed_products_of(p.dim))
                 return attend_rounded(log_weight, p, scratch, queries, next);
@@ -81,6 +84,12 @@ template <class Codec> class record_attention {
     /// The same for all queries, leaving the logit of query g and entry i at logit[g * logit_stride + i].
     void attend_keeping_logits(const float* log_weight, const partial& p, std::span<float> scratch,
                                float* logit, std::size_t logit_stride) const noexcept {
+        if constexpr (requires { codec_->inner(); })
+            return rotated(p, simd::all_queries,
+                           [&](const auto& records, const partial& some, std::uint32_t g, std::uint64_t) {
+                               records.attend_keeping_logits(log_weight, some, scratch,
+                                                             logit + g * logit_stride, logit_stride);
+                           });
         simd::attend_blocks_keeping_logits(keys_.count, q_.logits, log_weight, p, scratch, logit,
                                            logit_stride, score(), accumulate(p.dim));
     }
@@ -113,23 +122,24 @@ template <class Codec> class record_attention {
     }
 
     /// Queries are rotated once, and so is the sum of the rotated values: four queries at a time, as kernels take them.
-    void attend_rotated(const float* log_weight, const partial& p, std::span<float> scratch,
-                        std::uint64_t queries, coming_records& next) const noexcept {
+    /// attend(records, partial, g, mask) is for queries g and on.
+    template <class Attend>
+    void rotated(const partial& p, std::uint64_t queries, const Attend& attend) const noexcept {
         constexpr std::uint32_t at_once = 4, most = Codec::most_numbers;
-        alignas(64) float rotated[at_once * most], memory[partial_floats(at_once, most)];
+        alignas(64) float turned[at_once * most], memory[partial_floats(at_once, most)];
         for (std::uint32_t g = 0; g < p.group; g += at_once, queries >>= at_once) {
             const std::uint32_t count = std::min(at_once, p.group - g);
             if ((queries & ((1U << at_once) - 1)) == 0) continue;
             for (std::uint32_t i = 0; i < count; ++i) {
-                std::copy_n(q_.q + (g + i) * q_.stride, p.dim, rotated + std::size_t{i} * p.dim);
-                simd::hadamard(rotated + std::size_t{i} * p.dim, p.dim);
+                std::copy_n(q_.q + (g + i) * q_.stride, p.dim, turned + std::size_t{i} * p.dim);
+                simd::hadamard(turned + std::size_t{i} * p.dim, p.dim);
             }
             const partial some = partial_at(memory, count, p.dim);
             reset(some);
-            record_attention<std::remove_cvref_t<decltype(codec_->inner())>>(
-                codec_->inner(), {rotated, p.dim, q_.logits, 0}, codec_->inner_keys(keys_, q_.head),
-                codec_->inner_values(values_, q_.head))
-                .attend(log_weight, some, scratch, queries, next);
+            attend(record_attention<std::remove_cvref_t<decltype(codec_->inner())>>(
+                       codec_->inner(), {turned, p.dim, q_.logits, 0}, codec_->inner_keys(keys_, q_.head),
+                       codec_->inner_values(values_, q_.head)),
+                   some, g, queries);
             for (std::uint32_t i = 0; i < count; ++i)
                 simd::hadamard(some.acc + std::size_t{i} * p.dim, p.dim);
             merge({p.max + g, p.sum + g, p.acc + std::size_t{g} * p.dim, count, p.dim}, some);
