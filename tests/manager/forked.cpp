@@ -4,7 +4,9 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/best.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/virtualised.hpp>
@@ -39,6 +41,8 @@ using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, devi
 using layers = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_virtualised, device>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
 using survivors = kvtl::snapkv_group;
+using late = kvtl::dynamickv; // budgets that compare layers
+using priced = kvtl::kv_manager<f32_on<kvtl::presets::kvtl_best, device>>; // one price for all layers
 
 const drift& stream() {
     static const drift made(small, max_tokens, 5);
@@ -101,8 +105,9 @@ template <class Cache> class text {
         }
         tokens_ += n;
     }
-    void read(std::size_t token) {
-        for (std::uint32_t l = 0; l < small.layers; ++l) {
+    void read(std::size_t token, bool last_layer_first = false) {
+        for (std::uint32_t i = 0; i < small.layers; ++i) {
+            const std::uint32_t l = last_layer_first ? small.layers - 1 - i : i;
             std::vector<float> out(stream().query_floats());
             kvtl::status s = cache_->attend(seq_, l, stream().input(l, token), out);
             if (s.code() == kvtl::errc::writes_pending) { // the write that a test lets fail
@@ -517,6 +522,52 @@ TEST_CASE("a branch is as its parent was when it was forked, however late it is 
         check(static_cast<clusters*>(nullptr), then);
         check(static_cast<pages*>(nullptr), then);
         check(static_cast<survivors*>(nullptr), then);
+    }
+}
+
+TEST_CASE("what belongs to all layers of a sequence is that of the one that is forked") {
+    SUBCASE("a price for all layers, though the last layer is touched first") {
+        auto c = config_for<priced>(3);
+        c.attend_tokens = 48;
+        auto cache = open_cache<priced>(c);
+        text<priced> one(cache);
+        one.prefill(200, 0);
+        for (std::size_t t = 200; t < 230; ++t) one.read(t);
+        text<priced> copied = one.fork(), waits = one.fork();
+        require_ok(cache.rewind(copied.id(), 0)); // touches all layers
+        for (auto* who : {&copied, &waits}) {
+            who->read(230, true);
+            for (std::size_t t = 231; t < 250; ++t) who->read(t);
+        }
+        CHECK(same_bits(copied.outputs(), waits.outputs()));
+    }
+    SUBCASE("notes of all layers, though the parent has gone on in one that the branch has copied") {
+        auto c = config_for<priced>(3);
+        c.attend_tokens = 48;
+        auto cache = open_cache<priced>(c);
+        text<priced> one(cache);
+        one.prefill(200, 0);
+        for (std::size_t t = 200; t < 230; ++t) one.read(t);
+        text<priced> two = one.fork();
+        std::vector<float> out(stream().query_floats());
+        require_ok(cache.attend(one.id(), 0, stream().input(0, 300), out));
+        text<priced> three = two.fork();
+        for (auto* who : {&two, &three}) {
+            who->read(230, true);
+            for (std::size_t t = 231; t < 250; ++t) who->read(t);
+        }
+        CHECK(same_bits(two.outputs(), three.outputs()));
+    }
+    SUBCASE("budgets, though the parent has begun its prompt") {
+        auto cache = open_cache<late>(config_for<late>(4));
+        text<late> zero(cache), one(cache);
+        zero.prefill(120, 0);
+        text<late> two = one.fork();
+        std::vector<float> out(120 * stream().query_floats());
+        require_ok(cache.prefill(one.id(), 0, stream().input(0, 0, 120), out));
+        text<late> three = two.fork();
+        three.prefill(120, 0);
+        CHECK(hash_of(cache, three.id()) == hash_of(cache, zero.id()));
     }
 }
 

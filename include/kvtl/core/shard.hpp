@@ -188,6 +188,8 @@ template <class Types> class alignas(64) shard {
     /// A slot that nobody sees yet becomes a branch of a sequence that is between two tokens. Nothing is copied so far, and
     /// what that will take is kept for it. After an error the slot is to be ended.
     [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) noexcept {
+        if constexpr (types::drops) retention_.begin_branch(parent, slot);
+        if constexpr (types::retrieves) retrieval_.begin_branch(parent, slot);
         for (std::uint32_t layer = 0; layer < layers_; ++layer) {
             const std::uint32_t from = branches_.holder(parent, layer);
             if (status s = promise_copy(from, slot, layer); !s) return s;

@@ -229,13 +229,16 @@ template <class Types> class retention_stage {
             if (book_.head_of(i) == head) lane_parts(io, slot, lanes[i]);
     }
 
+    /// A branch begins: what belongs to all of its layers, but for the blocks that it has.
+    void begin_branch(std::uint32_t parent, std::uint32_t to) noexcept {
+        const sequence_budget& of = book_.sequence_budget_of(parent);
+        sequence_budget& own = book_.sequence_budget_of(to);
+        own.layers_seen = of.layers_seen, own.competing = of.competing, own.pinned = of.pinned;
+    }
     /// A branch will copy this layer. It gets the blocks for the rows at once; or, after an error, none.
     [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
         if (lanes.empty()) return {};
-        const sequence_budget& of = book_.sequence_budget_of(from);
-        sequence_budget& own = book_.sequence_budget_of(to);
-        own.layers_seen = of.layers_seen, own.competing = of.competing, own.pinned = of.pinned;
         if (status s = book_.reserve(to, book::count_blocks(parents), "fork", book::rows_for::chunk); !s)
             return s;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)

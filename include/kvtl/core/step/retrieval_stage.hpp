@@ -349,11 +349,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.note_saved(ref.id);
     }
 
+    /// A branch begins: what belongs to all of its layers.
+    void begin_branch(std::uint32_t parent, std::uint32_t to) noexcept { bars_.copy(parent, to); }
     /// A branch will copy this layer: what that takes is kept for it. A failed write of its pages is found now. After an error
     /// some of it may be kept.
     [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         if (status s = base::check_writes(from); !s) return s;
-        bars_.copy_bar(from, to);
         for (std::uint32_t i = 0; i < base::lane_count(to); ++i)
             if (status s =
                     store_.promise_copy(base::lane_at(from, layer, i).id, base::lane_at(to, layer, i).id,
@@ -393,7 +394,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             return done;
         }
         withdraw_copy(from, to, layer);
-        bars_.copy_notes(from, to, layer);
         if constexpr (!types::sequential) store_.pool_of(base::lane_at(to, layer, 0).id).borrow();
         note_storage();
         return {};

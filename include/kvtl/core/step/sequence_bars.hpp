@@ -119,17 +119,15 @@ template <class Types> class sequence_bars {
         static_cast<void>(io), static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lane);
     }
 
-    /// A branch begins with the bar of its parent; copy_notes() follows for each layer, when that is copied.
-    void copy_bar(std::uint32_t from, std::uint32_t to) noexcept {
-        if constexpr (any) x_.bar[seat_of(to)] = x_.bar[seat_of(from)];
-        static_cast<void>(from), static_cast<void>(to);
-    }
-    void copy_notes(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+    /// A branch begins with the bar of its parent and the notes of all its layers, whenever these are copied.
+    void copy(std::uint32_t from, std::uint32_t to) noexcept {
         if constexpr (any) {
             const std::size_t layers = plan_->model.layers;
-            x_.notes[seat_of(to) * layers + layer] = x_.notes[seat_of(from) * layers + layer];
+            x_.bar[seat_of(to)] = x_.bar[seat_of(from)];
+            std::copy_n(x_.notes.begin() + seat_of(from) * layers, layers,
+                        x_.notes.begin() + seat_of(to) * layers);
         }
-        static_cast<void>(from), static_cast<void>(to), static_cast<void>(layer);
+        static_cast<void>(from), static_cast<void>(to);
     }
 
     /// A sequence has ended.
