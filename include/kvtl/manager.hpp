@@ -24,6 +24,7 @@
 //            - a call without a shard with the same `out`: shards that have completed it are left alone;
 //            - a call with a shard only on the shards that failed: others would append the tokens twice;
 //            - forward() only after rewind_to(): the parts before the one that failed have been taken.
+//          A call of a branch or of its parent that fails may have copied the layer first (fork()).
 //          A failed call does not restore which units were in memory. With few frames this can change when a pending
 //          entry joins its unit. After a failed attend() of several tokens, entries that had left the window stay in
 //          their units. Two failures cannot be undone:
@@ -161,7 +162,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// A new sequence that goes on as the saved one would, or none. A cache with other settings refuses the file
     /// (errc::file_refused) and names the first setting that differs. Shards, memory, max_sequences and devices may differ;
     /// max_tokens must suffice. `exact`: the continuation has the bits that the saved sequence would have had, unless other
-    /// sequences fill the storage. It is false if attend_tokens differs. The growth of clusters that take entry by entry depends
+    /// sequences fill the storage. It is false if attend_tokens or products() differ. The growth of clusters that take entry by entry depends
     /// on which units are in memory. So their continuation is exact only if the save has that (no prefetch was under way, the
     /// sequence had frames of its own, and no schedule lends them) and this cache has as many frames, tails and shards, and the
     /// same replacement. Otherwise no unit is in memory at first. Units of other sequences may leave the frames. Cold; memory as
@@ -180,7 +181,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             core_->calls.slots.free(*seq);
             return loaded.error();
         }
-        return loaded_sequence{*seq, tokens(*seq, 0), *loaded};
+        return loaded_sequence{*seq, save_facts(from.facts()).tokens, *loaded};
     }
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
                                                           const load_options& options = {}) {
@@ -204,25 +205,14 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     ///          in a sequence that was never forked; branches of other presets have its bits. Branches
     ///          of fixed groups that share pages give up each other's prefetches of the same layer.
     [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq) {
-        if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("fork", mine.blocked());
-        if (status ended = core_->calls.sequence("fork", seq); !ended) return ended;
-        const std::uint32_t apart = core_->division.by_sequence ? core_->calls.shards : 1;
-        const auto branch = core_->calls.slots.begin("fork", seq.slot % apart, apart);
-        if (!branch) return branch;
-        if (status done = sequence_parts(*core_).fork(seq.slot, branch->slot); !done) {
-            static_cast<void>(core_->calls.slots.end(*branch));
-            core_->calls.slots.free(*branch);
-            return done;
-        }
-        return branch;
+        std::size_t all = 0;
+        return branch_of(seq, all);
     }
     /// A branch of the first `tokens` tokens, within what rewind_to() allows. If these are fewer than all, it is copied at once.
     [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq, std::size_t tokens) {
-        const auto branch = fork(seq);
+        std::size_t have = 0;
+        const auto branch = branch_of(seq, have);
         if (!branch) return branch;
-        const std::size_t have = this->tokens(*branch, 0);
         status back = tokens <= have ? rewind_to(*branch, tokens)
                                      : status::failure(errc::out_of_range,
                                                        "fork: tokens is %zu; valid: up to %zu", tokens, have);
@@ -382,12 +372,12 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind", mine.blocked());
         status refused = core_->calls.sequence("rewind", seq); // it may have ended meanwhile
-        if (refused.ok()) refused = settle_all(seq);
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
                 refused = s.check_rewind(seq.slot, l, count, {"rewind", "n", n});
         });
+        if (refused.ok()) refused = settle_all(seq);
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers; ++l) s.rewind(seq.slot, l, count);
@@ -415,7 +405,6 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         bool any = false;
         for_each_beyond([&](shard_type&, std::uint32_t, std::uint32_t) { any = true; });
         if (!any) return {};
-        if (status s = settle_all(seq); !s) return s;
         std::uint32_t waits = none; // a layer whose prompt is still whole
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
@@ -433,6 +422,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             else
                 refused = s.check_rewind(seq.slot, l, n, {"rewind_to", "tokens", tokens});
         });
+        if (refused.ok()) refused = settle_all(seq);
         if (!refused) return refused;
         for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) { s.rewind(seq.slot, l, n); });
         return {};
@@ -487,17 +477,19 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for one that is not there.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
         if (!core_->calls.call("tokens", seq, layer, 0)) return 0;
-        for (auto& shard : core_->shards)
-            if (const std::uint32_t n = shard.tokens(seq.slot, static_cast<std::uint32_t>(layer)); n != none)
-                return n;
-        return 0;
+        std::uint32_t n = none;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            if (n == none) n = s.tokens(seq.slot, static_cast<std::uint32_t>(layer));
+        });
+        return n == none ? 0 : n;
     }
     /// Entries of all its KV heads that a layer of a sequence holds, staged ones included; 0 where tokens() is.
     [[nodiscard]] std::size_t kept_entries(sequence_id seq, std::size_t layer) noexcept {
         std::size_t n = 0;
         if (core_->calls.call("kept_entries", seq, layer, 0))
-            for (auto& shard : core_->shards)
-                n += shard.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
+            core_->for_each_owner(seq.slot, [&](shard_type& s) {
+                n += s.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
+            });
         return n;
     }
 
@@ -526,6 +518,23 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
 
     using sequence_lock_type = sequence_lock<core_type>;
+    /// fork(), and how many tokens the branch has.
+    [[nodiscard, gnu::cold]] result<sequence_id> branch_of(sequence_id seq, std::size_t& tokens) {
+        if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
+        const sequence_lock_type mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("fork", mine.blocked());
+        if (status ended = core_->calls.sequence("fork", seq); !ended) return ended;
+        const std::uint32_t apart = core_->division.by_sequence ? core_->calls.shards : 1;
+        const auto branch = core_->calls.slots.begin("fork", seq.slot % apart, apart);
+        if (!branch) return branch;
+        if (status done = sequence_parts(*core_).fork(seq.slot, branch->slot); !done) {
+            static_cast<void>(core_->calls.slots.end(*branch));
+            core_->calls.slots.free(*branch);
+            return done;
+        }
+        tokens = this->tokens(*branch, 0);
+        return branch;
+    }
     /// The file of that name, if it has the sequence's last save; otherwise a new one.
     [[nodiscard, gnu::cold]] result<saved_file> file_for(sequence_id seq, const std::string& path) {
         std::uint64_t last = 0;

@@ -7,6 +7,7 @@
 #include <kvtl/presets/best.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/virtualised.hpp>
@@ -490,10 +491,11 @@ TEST_CASE("fork copies nothing; the layer that a call touches is copied, for whi
 /// A branch whose layers are still its parent's, and one that has copied them, go on with the same bits: whatever the parent
 /// does meanwhile, in whichever order of layers.
 TEST_CASE("a branch is as its parent was when it was forked, however late it is copied") {
-    const auto check = []<class Cache>(Cache*, int then) {
+    const auto check = []<class Cache>(Cache*, int then, bool slides) {
         CAPTURE(then);
         auto c = config_for<Cache>(4);
         c.attend_tokens = 48;
+        if (slides) c.attention.windows = {16, 0};
         auto cache = open_cache<Cache>(c);
         text<Cache> one(cache);
         one.prefill(200, 0);
@@ -519,9 +521,11 @@ TEST_CASE("a branch is as its parent was when it was forked, however late it is 
         CHECK(same_bits(early.outputs(), last.outputs()));
     };
     for (int then = 0; then < 6; ++then) {
-        check(static_cast<clusters*>(nullptr), then);
-        check(static_cast<pages*>(nullptr), then);
-        check(static_cast<survivors*>(nullptr), then);
+        for (const bool slides : {false, true}) {
+            check(static_cast<clusters*>(nullptr), then, slides);
+            check(static_cast<survivors*>(nullptr), then, slides);
+        }
+        check(static_cast<pages*>(nullptr), then, false);
     }
 }
 
@@ -595,6 +599,30 @@ TEST_CASE("branches that were never touched end, and so do their parents, in any
     check(static_cast<clusters*>(nullptr));
     check(static_cast<layers*>(nullptr));
     check(static_cast<pages*>(nullptr));
+}
+
+TEST_CASE("the blocks of chains that were kept for a branch are free again when it ends untouched") {
+    auto c = config_for<kvtl::full_int8>(2);
+    c.memory_bytes = least_memory<kvtl::full_int8>(c);
+    auto cache = open_cache<kvtl::full_int8>(c);
+    text<kvtl::full_int8> one(cache);
+    one.prefill(300, 0);
+    one.fork().end();
+    text<kvtl::full_int8> other(cache);
+    other.prefill(max_tokens, 0); // there is room for all that may come
+    for (std::size_t t = 300; t < max_tokens; ++t) one.read(t);
+}
+
+TEST_CASE("a rewind that is refused copies nothing") {
+    auto cache = open_cache<clusters>(config_for<clusters>(2));
+    text<clusters> one(cache);
+    one.prefill(200, 0);
+    const text<clusters> two = one.fork();
+    for (const kvtl::sequence_id who : {one.id(), two.id()}) {
+        CHECK(cache.rewind(who, 10'000).code() == kvtl::errc::out_of_range);
+        CHECK(cache.rewind_to(who, 1).code() == kvtl::errc::out_of_range);
+    }
+    CHECK_FALSE(kvtl::shard_access::of(cache, 0).store().any_shared());
 }
 
 TEST_CASE("a read or write that fails while a layer is copied changes nothing, and the call may come again") {
@@ -723,14 +751,42 @@ TEST_CASE("two threads, each in its shard, copy the same branch") {
     one.prefill(120, 0);
     const std::uint64_t whole = hash_of(cache, one.id());
     const text<pages> two = one.fork(), three = two.fork();
+    std::array<std::size_t, 2> refused{};
     const auto touch = [&](unsigned shard) {
         for (std::uint32_t l = 0; l < small.layers; ++l)
             for (const auto id : shard == 0 ? std::array{two.id(), one.id()} : std::array{one.id(), two.id()})
-                static_cast<void>(cache.prefetch(id, l, stream().q(l, 120), shard));
+                if (!cache.prefetch(id, l, stream().q(l, 120), shard)) ++refused[shard];
     };
     std::thread first(touch, 0), second(touch, 1);
     first.join(), second.join();
+    for (unsigned shard = 0; shard < 2; ++shard) {
+        CHECK(refused[shard] == 0);
+        CHECK(kvtl::shard_access::of(cache, shard).store().any_shared());
+    }
     for (const auto& id : {one.id(), two.id(), three.id()}) CHECK(hash_of(cache, id) == whole);
+}
+
+/// For the thread sanitizer.
+TEST_CASE("a thread asks for the tokens of its sequence while another one forks in its shard") {
+    auto c = config_for<pages>(6);
+    c.shards = 2;
+    c.shard_by = kvtl::division::sequences;
+    auto cache = open_cache<pages>(c);
+    text<pages> zero(cache), one(cache);
+    zero.prefill(120, 0), one.prefill(100, 0);
+    bool always = true;
+    std::thread forks([&] {
+        for (int i = 0; i < 50; ++i) {
+            const auto branch = cache.fork(zero.id(), 119);
+            always = always && branch.ok() && cache.end(*branch).ok();
+        }
+    });
+    for (int i = 0; i < 2000; ++i) {
+        CHECK(cache.tokens(one.id(), 0) == 100);
+        CHECK(cache.kept_entries(one.id(), 1) == 200);
+    }
+    forks.join();
+    CHECK(always);
 }
 
 } // namespace manager_forked_test

@@ -133,6 +133,7 @@ template <class Types> class alignas(64) shard {
 
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
                                       const rewind_argument& asked) noexcept {
+        slot = branches_.holder(slot, layer);
         if (slides(layer)) return rows_.check_rewind(slot, layer, n, asked);
         if (status s = check_moved(asked.call, slot, layer); !s) return s;
         return decoder().check_rewind(slot, layer, n, asked);
