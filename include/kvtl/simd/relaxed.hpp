@@ -36,10 +36,15 @@ template <class Arch> inline constexpr bool has_relaxed_products<Arch, bf16> = h
 template <class Arch>
 inline constexpr bool has_relaxed_products<Arch, std::int8_t> = std::derived_from<Arch, xsimd::avx512bw>;
 #endif
-/// The instruction that they need.
+/// Why there are none, where there are none.
 template <number E>
-inline constexpr const char* relaxed_instruction =
-    std::is_same_v<E, bf16> ? "vdpbf16ps (AVX512_BF16)" : "vpdpbusd (AVX512_VNNI)";
+inline constexpr const char* no_relaxed_products =
+    !std::is_same_v<E, bf16> ? "exact: the processor, or the build for it, lacks vpdpbusd (AVX512_VNNI)"
+#if defined(__AVX512BF16__) && defined(__AMX_BF16__)
+                             : "exact: vdpbf16ps is slow on processors with AMX_BF16, which this build is for";
+#else
+                             : "exact: the processor, or the build for it, lacks vdpbf16ps (AVX512_BF16)";
+#endif
 
 /// Whether they are used for rows of so many numbers.
 [[nodiscard]] constexpr bool relaxed_products_of(std::size_t dim) noexcept {

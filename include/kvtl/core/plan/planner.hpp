@@ -76,13 +76,15 @@ template <class Preset> class planner {
     using answer = sized_plan<kept_rows_plan>;
 
     /// Rows that the codec scores; int where it rounds nothing.
-    [[nodiscard]] static constexpr auto rows_of_codec() noexcept {
-        if constexpr (requires { typename types::codec::rounded_type; })
-            return std::type_identity<typename types::codec::rounded_type>{};
+    template <class Codec> [[nodiscard]] static constexpr auto rows_of() noexcept {
+        if constexpr (requires { typename Codec::rounded_type; })
+            return std::type_identity<typename Codec::rounded_type>{};
+        else if constexpr (requires(const Codec& c) { c.inner(); })
+            return rows_of<std::remove_cvref_t<decltype(std::declval<const Codec&>().inner())>>();
         else
             return std::type_identity<int>{};
     }
-    using codec_rows = typename decltype(rows_of_codec())::type;
+    using codec_rows = typename decltype(rows_of<typename types::codec>())::type;
     template <class E> [[nodiscard]] static constexpr bool rounds() noexcept {
         return std::is_same_v<E, bf16> || std::is_same_v<E, std::int8_t>;
     }
@@ -90,21 +92,32 @@ template <class Preset> class planner {
         if constexpr (rounds<E>())
             return simd::has_relaxed_products<simd::default_arch, E>;
         else
-            return true;
+            return false;
     }
 
-    /// Of attention, as the config asks and the processor can: "exact", "relaxed", or what is missing.
+    static constexpr bool evicts_by_mass = [] { // which takes logits (core/step/decode_eviction.hpp)
+        if constexpr (types::drops && !types::hands_over)
+            return types::reads_mass;
+        else
+            return false;
+    }();
+
+    /// Of attention, as the config asks and the processor can: "exact", "relaxed", or what is missing. Rows in memory and stored
+    /// ones may differ; one kind with relaxed products suffices.
     [[nodiscard, gnu::cold]] static std::string_view products(const config& c, std::uint32_t dim) noexcept {
+        using plain_rows = typename types::element_type;
         if (c.precision == precision::exact) return "exact";
         if (!simd::relaxed_products_of(dim)) return "exact: head_dim has no relaxed products";
-        if constexpr (!rounds<typename types::element_type>() && !rounds<codec_rows>())
-            return "exact: neither bf16 rows nor int8_row codes";
-        else if constexpr (!has_products<typename types::element_type>())
-            return "exact: the processor, or the build for it, lacks vdpbf16ps (AVX512_BF16)";
-        else if constexpr (!has_products<codec_rows>())
-            return "exact: the processor, or the build for it, lacks vpdpbusd (AVX512_VNNI)";
-        else
+        if constexpr (evicts_by_mass)
+            if (c.attention.windows.empty()) return "exact: the preset evicts by attention mass";
+        if constexpr (has_products<plain_rows>() || has_products<codec_rows>())
             return "relaxed";
+        else if constexpr (rounds<plain_rows>())
+            return simd::no_relaxed_products<plain_rows>;
+        else if constexpr (rounds<codec_rows>())
+            return simd::no_relaxed_products<codec_rows>;
+        else
+            return "exact: neither bf16 rows nor int8_row codes";
     }
 
     /// As much as memory_bytes allows.

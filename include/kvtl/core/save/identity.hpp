@@ -2,8 +2,9 @@
 //
 // What:   the model's shape and how it attends, sinks and window, how entries are stored and grouped, each slot's policy with
 //         its settings, and a checksum of tables and of the calibration. Where things are does not matter: frames,
-//         replacement, device, shards, memory, schedule. Nor does max_tokens, which must suffice. attend_tokens may
-//         differ, but then the continuation is another one, which load() says (same_attention()).
+//         replacement, device, shards, memory, schedule. Nor does max_tokens, which must suffice. attend_tokens and the
+//         products of attention (config.precision, and the processor) may differ, but then the continuation is another
+//         one, which load() says (same_attention()).
 // Cost:   of open() only: some 60 short strings.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -15,6 +16,7 @@
 #include <kvtl/save/saved.hpp>
 #include <kvtl/simd/checksum.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -87,8 +89,11 @@ template <class Config>
     return hash.value();
 }
 
-/// The one setting that is saved and may differ.
-inline constexpr std::string_view may_differ = "attend_tokens";
+/// The settings that are saved and may differ.
+inline constexpr std::array<std::string_view, 2> may_differ{"attend_tokens", "products"};
+[[nodiscard]] constexpr bool must_agree(std::string_view name) noexcept {
+    return name != may_differ[0] && name != may_differ[1];
+}
 
 /// `plan`: as settled by the planner. calibration: bytes that the policies read.
 template <class Preset>
@@ -108,7 +113,8 @@ template <class Preset>
     all.add("window_tokens",
             types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
     all.add("sink_tokens", c.sink_tokens);
-    all.add(std::string(may_differ), c.attend_tokens);
+    all.add(std::string(may_differ[0]), c.attend_tokens);
+    all.add(std::string(may_differ[1]), plan.model.logits.relaxed ? "relaxed" : "exact");
     if constexpr (types::drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
     all.slot("clusterer", Preset::clusterer::name, c.clusterer);
     all.slot("index", Preset::index::name, c.index);
@@ -151,21 +157,23 @@ template <class Preset>
     };
     for (const identity_field& f : here)
         if (const identity_field* was = find(saved, f.name);
-            f.name != may_differ && (was == nullptr || was->value != f.value))
+            must_agree(f.name) && (was == nullptr || was->value != f.value))
             return differs(was, &f);
     for (const identity_field& f : saved)
-        if (f.name != may_differ && find(here, f.name) == nullptr) return differs(&f, nullptr);
+        if (must_agree(f.name) && find(here, f.name) == nullptr) return differs(&f, nullptr);
     return {};
 }
-/// Both attend as many entries per step.
+/// Both attend as many entries per step, with the same products.
 [[nodiscard, gnu::cold]] inline bool same_attention(std::span<const identity_field> saved,
                                                     std::span<const identity_field> here) noexcept {
-    const auto value = [](std::span<const identity_field> in) {
+    const auto value = [](std::span<const identity_field> in, std::string_view name) {
         for (const identity_field& f : in)
-            if (f.name == may_differ) return std::string_view(f.value);
+            if (f.name == name) return std::string_view(f.value);
         return std::string_view();
     };
-    return value(saved) == value(here);
+    return std::all_of(may_differ.begin(), may_differ.end(), [&](std::string_view name) {
+        return value(saved, name) == value(here, name);
+    });
 }
 
 }} // namespace kvtl::v0
