@@ -204,6 +204,60 @@ TEST_CASE("pieces that were divided by what was free are found again, too") {
     }
 }
 
+TEST_CASE("what lies behind a long part that has changed is found again") {
+    const scratch_folder folder;
+    auto file = created(folder.file("seq"));
+    auto bytes = saved_model::bytes_of(4, 300 * std::size_t{saved_piece_bytes});
+    const auto save = [&] {
+        check_ok(file.put(section_kind::lane, 0, bytes));
+        const auto facts = file.commit({.tokens = 1});
+        REQUIRE(facts.ok());
+        check_ok(file.publish());
+        return facts->written_bytes;
+    };
+    save();
+    const std::size_t changed = 200 * std::size_t{saved_piece_bytes}; // more pieces than are looked at
+    for (std::size_t i = 0; i < changed; i += 512) bytes[i] ^= std::byte{1};
+    const std::uint64_t written = save();
+    CHECK(written >= changed);
+    CHECK(written < changed + 8 * 4096); // and the root
+    std::vector<std::byte> into(bytes.size());
+    for (std::size_t at = 0; at < into.size(); at += 100'000) // from front to back
+        check_ok(file.get(*find_section(file.sections(), section_kind::lane, 0), at,
+                          std::span(into).subspan(at, std::min<std::size_t>(100'000, into.size() - at))));
+    CHECK(into == bytes);
+}
+
+TEST_CASE("damage of a piece that is kept stays, and is found when it is read") {
+    const scratch_folder folder;
+    const std::string path = folder.file("seq");
+    auto file = created(path);
+    const auto bytes = saved_model::bytes_of(4, 10 * std::size_t{saved_piece_bytes});
+    const auto save = [&] {
+        check_ok(file.put(section_kind::lane, 0, bytes));
+        const auto facts = file.commit({.tokens = 1});
+        REQUIRE(facts.ok());
+        check_ok(file.publish());
+        return facts->written_bytes;
+    };
+    save();
+    const std::string whole = content(path);
+    const std::size_t at = whole.find(std::string(reinterpret_cast<const char*>(&bytes[70'000]), 64));
+    REQUIRE(at != std::string::npos);
+    std::fstream disk(path, std::ios::binary | std::ios::in | std::ios::out);
+    disk.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(~whole[at]));
+    disk.close();
+    CHECK(save() < saved_piece_bytes); // the root
+    auto again = [&] {
+        file = created(folder.file("other")); // closes it
+        return opened(path);
+    }();
+    std::vector<std::byte> into(bytes.size());
+    const auto s = again.get(*find_section(again.sections(), section_kind::lane, 0), 0, into);
+    CHECK(s.code() == errc::corrupt);
+    CHECK(into == std::vector<std::byte>(bytes.size()));
+}
+
 TEST_CASE("calls that make no sense are refused, and abandon() takes them back") {
     const scratch_folder folder;
     auto file = created(folder.file("seq"));

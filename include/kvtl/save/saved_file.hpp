@@ -8,13 +8,16 @@
 // lock (OFD), a writer an exclusive one. Links are followed and kept. Folders, devices, foreign files and files in use are
 // refused. The mode is 0600.
 //
-// Memory: two buffers of at most 512 KiB. The table has 24 bytes per section and 16 per piece of at most 512 KiB, twice while
+// Memory: buffers of a piece (16 KiB, or a page) and of 512 KiB. The table has 24 bytes per section and per piece, twice while
 //         a generation is written. A save needs 2 bits per block (64 KiB per GiB). note() returns all of the note.
-// Cost:   put() copies its bytes once, put_pages() and get_pages() do not. get() reads whole pieces and remembers the last
-//         one. The first save to a file that was opened reads its `pages` sections and syncs once. publish() is two
+// Cost:   put() copies its bytes once, put_pages() and get_pages() do not. Checksums read what is put once, and once more for
+//         each length of piece that the section had before. get() reads whole pieces, up to 512 KiB of neighbours at once, and
+//         remembers them: it is for reading from front to back. The first save to a file that was opened reads its `pages` sections and syncs once. publish() is two
 //         fdatasync; the first one is one fdatasync, a rename and an fsync of the folder.
 // Limits: one thread at a time per object. A file holds at most two generations, and up to one root that fits no hole.
-//         Checksums find damage, not malice. A lost write of a superblock shows as the generation before.
+//         Checksums find damage, not malice. Pages and pieces that a generation keeps are not read, so damage of them stays,
+//         and is found when they are read. A piece is found again if fewer than 32 pieces were put in or taken out since
+//         the last one that was. A lost write of a superblock shows as the generation before.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,6 +28,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdarg>
@@ -33,6 +37,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -187,6 +192,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         damaged_ = false;
         settled_ = true;
         cached_ = cached_end_ = 0;
+        last_ = {};
         forget_next();
         return {};
     }
@@ -206,19 +212,23 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
             into.size() > which.bytes - offset)
             return failed(
                 fail(errc::out_of_range, "%s %u has no such bytes", name_of(which.kind), which.index));
-        for (std::uint32_t p = which.first_piece; !into.empty(); ++p) {
-            if (p == which.first_piece + which.pieces)
+        if (last_.piece < which.first_piece || last_.piece >= which.first_piece + which.pieces ||
+            last_.begins > offset)
+            last_ = {which.first_piece, 0};
+        while (!into.empty()) {
+            const std::uint32_t p = last_.piece;
+            if (p >= which.first_piece + which.pieces)
                 return failed(fail(errc::out_of_range, "%s %u ends early", name_of(which.kind), which.index));
             const std::uint32_t bytes = table_.pieces[p].bytes;
-            if (offset >= bytes) {
-                offset -= bytes;
+            if (offset - last_.begins >= bytes) {
+                last_ = {p + 1, last_.begins + bytes};
                 continue;
             }
             if (auto s = fetch(which, p); !s) return failed(s);
-            const std::size_t n = std::min<std::size_t>(bytes - offset, into.size());
-            std::memcpy(into.data(), cached(p).data() + offset, n);
+            const std::size_t at = offset - last_.begins, n = std::min<std::size_t>(bytes - at, into.size());
+            std::memcpy(into.data(), cached(p).data() + at, n);
             into = into.subspan(n);
-            offset = 0;
+            offset += n;
         }
         return {};
     }
@@ -654,6 +664,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 was == nullptr
                     ? std::span<const saved_piece>()
                     : std::span<const saved_piece>(table_.pieces).subspan(was->first_piece, was->pieces);
+            changed_ = 0;
         }
         const std::size_t most = most_piece_bytes(now_.page_bytes);
         if (bytes.size() >=
@@ -673,19 +684,21 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         return {};
     }
     /// The first piece of the section in the published generation with which `padded` begins, behind those that were found
-    /// before; or null. A checksum of 64 bits says that they are equal. bytes: without the padding.
+    /// before and not far from where it would be if nothing had moved; or null. A checksum of 64 bits says that they are equal. bytes: without the padding.
     [[nodiscard]] const saved_piece* find_before(const saved_section& of, std::span<const std::byte> padded,
                                                  std::size_t bytes) {
-        std::size_t length = 0;
-        std::uint64_t content = 0; // of so many bytes
-        for (const saved_piece& p : before_) {
+        constexpr std::size_t looked_at = 64; // around the one that would be there if all have their places
+        const std::size_t first = std::min(before_.size(), changed_ - std::min(changed_, looked_at / 2));
+        std::array<std::optional<std::uint64_t>, saved_piece_bytes / 4096> content{}; // of so many blocks and one
+        for (const saved_piece& p : before_.subspan(first, std::min(looked_at, before_.size() - first))) {
             const std::size_t own = blocks_of(p.bytes, now_.page_bytes) * now_.page_bytes;
             if (p.bytes != bytes && (p.bytes > bytes || p.bytes != own)) continue;
-            if (std::exchange(length, own) != own) content = simd::page_checksum64(padded.data(), own);
-            if (p.checksum !=
-                saved_checksum(now_.file_id, {of.kind, of.index, p.block, p.generation}, content))
+            auto& sum = content[own / now_.page_bytes - 1];
+            if (!sum) sum = simd::page_checksum64(padded.data(), own);
+            if (p.checksum != saved_checksum(now_.file_id, {of.kind, of.index, p.block, p.generation}, *sum))
                 continue;
             before_ = before_.subspan(static_cast<std::size_t>(&p - before_.data()) + 1);
+            changed_ = 0;
             return &p;
         }
         return nullptr;
@@ -705,6 +718,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 next_table_.pieces.push_back(*there);
                 at += n;
             } else {
+                if (at == 0) ++changed_;
                 const run to = allocate(blocks - at);
                 part = part.first(to.blocks * page);
                 if (auto s = write(to, part); !s) return s;
@@ -775,6 +789,10 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     bool damaged_ = false;
     std::vector<std::byte> pieces_; ///< [cached_, cached_end_), the last that were read
     std::uint32_t cached_ = 0, cached_end_ = 0;
+    struct {
+        std::uint32_t piece = 0;
+        std::uint64_t begins = 0; ///< in its section
+    } last_;                      ///< where get() was, since sections are read from front to back
     // The generation that is being written, or waits for publish().
     status failed_;
     bool writing_ = false, settled_ = false, broken_ = false;
@@ -783,6 +801,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     std::vector<bool> live_, next_; ///< blocks of the published generation (once settled), and of this one
     std::uint64_t cursor_ = 2, written_next_ = 0;
     std::span<const saved_piece> before_; ///< of `table_`: what the section may still name again
+    std::size_t changed_ = 0;             ///< pieces of the section since one was named again
     std::vector<std::byte> buffer_;
     std::size_t filled_ = 0;
 };
