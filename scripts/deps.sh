@@ -12,7 +12,8 @@ Installs with apt what is missing for building and testing kvtl.
   --cross   also the compiler for 64-bit Arm and qemu, which runs its programs
   --site    also cmark-gfm, for the pages of the target `site` and their test
   --llama   also llama.cpp, prebuilt, into build/llama.cpp: for kvtl-llama and its tests
-  --clients also OpenAI's client for Node.js, into build/openai, and a browser without windows: for tests of kvtl-server
+  --clients also OpenAI's client for Node.js, into build/openai, curl, a browser without windows, and redis-server, whose
+            daemon is not started: for tests of kvtl-server and of the remote tier
 TEXT
 }
 
@@ -126,12 +127,23 @@ install_missing() {
     apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
     # One unreachable mirror fails the update while the lists at hand may be good enough: let the install decide.
     "${apt[@]}" update >&2 || echo "deps.sh: apt-get update failed; trying with the lists at hand" >&2
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
+    (
+        # A package with a daemon starts it. The tests start servers of Redis themselves, so a rule for invoke-rc.d forbids
+        # that (101) while packages are installed. A machine with a rule of its own keeps it.
+        rule=/usr/sbin/policy-rc.d
+        if [[ " ${missing[*]} " == *" redis-server "* && ! -e $rule && ! -L $rule ]]; then
+            trap '"${as_root[@]}" rm -f "$rule"' EXIT
+            trap 'exit 1' INT TERM HUP
+            # shellcheck disable=SC2016 # $1 is of the inner shell
+            "${as_root[@]}" sh -c 'printf "#!/bin/sh\nexit 101\n" >"$1" && chmod 755 "$1"' sh "$rule"
+        fi
+        "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
+    )
 }
 
 wanted=(g++ cmake ninja-build pkg-config python3
     libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev
-    libcpp-httplib-dev libssl-dev redis-server)
+    libcpp-httplib-dev libssl-dev)
 processor=
 clients=
 for argument in "$@"; do
@@ -167,7 +179,7 @@ else
 fi
 
 if [[ -n $clients ]]; then
-    more=(curl)
+    more=(curl redis-server)
     command -v npm >/dev/null || more+=(npm)
     command -v node >/dev/null || more+=(nodejs)
     install_missing "${more[@]}"

@@ -13,6 +13,7 @@ fi
 
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 scripts/deps.sh
+scripts/deps.sh --site || echo "test.sh: going on without cmark-gfm: the test of the site is skipped" >&2
 # Where llama.cpp cannot be fetched the rest is built and tested, unless that would hide something.
 if ! scripts/deps.sh --llama; then
     [[ -z ${CI:-} && ! -e build/llama.cpp ]] || exit 1

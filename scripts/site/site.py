@@ -63,7 +63,9 @@ def slug(heading):
 
 def markdown(text):
     ran = subprocess.run(["cmark-gfm", "--unsafe", "-e", "table", "-e", "autolink", "-e", "strikethrough"], input=text,
-                         capture_output=True, text=True, check=True)
+                         capture_output=True, encoding="utf-8")
+    if ran.returncode:
+        raise Wrong(f"cmark-gfm failed with exit status {ran.returncode}: {ran.stderr.strip()}")
     return re.sub(r"<!--.*?-->", "", ran.stdout, flags=re.S)
 
 
@@ -141,7 +143,7 @@ class Site:
 {body}
 </main>
 </html>
-""")
+""", encoding="utf-8")
 
     def add_to_index(self, source, title, body):
         for part in re.split(r"(?=<h[1-4] id=)", body):
@@ -158,7 +160,7 @@ class Site:
         return f'<div class="table{" sentences" if longest > 60 else ""}">{m[0]}</div>'
 
     def page(self, source):
-        text = (self.root / source).read_text()
+        text = (self.root / source).read_text(encoding="utf-8")
         body, seen = markdown(text), {}
 
         def heading(m):
@@ -188,7 +190,7 @@ class Site:
                             for e in entries)
             body = self.with_links(source, f"<ul>{links}</ul>")
         else:
-            text = path.read_text(errors="replace")
+            text = path.read_text(encoding="utf-8", errors="replace")
             code = highlighted(text) if path.suffix in (".hpp", ".cpp") else html.escape(text, False)
             body = f'<pre class="file"><code>{code}</code></pre>'
         self.write(source, source, f"<h1>{html.escape(source)}</h1>\n{body}")
@@ -233,7 +235,7 @@ class Site:
         return "`".join(part if at % 2 else part.replace("<", "&lt;") for at, part in enumerate(line.split("`")))
 
     def header(self, source):
-        lines = (self.root / source).read_text().splitlines()
+        lines = (self.root / source).read_text(encoding="utf-8").splitlines()
         opening = []
         while lines and lines[0].startswith("//"):
             opening.append(re.sub(r"^// ?", "", lines.pop(0)))
@@ -286,7 +288,7 @@ class Site:
     def make(self):
         self.titles = {"include/kvtl": "Headers"}
         for source in self.pages:
-            title = re.search(r"^# (.*)", (self.root / source).read_text(), re.M)
+            title = re.search(r"^# (.*)", (self.root / source).read_text(encoding="utf-8"), re.M)
             self.titles[source] = plain(html.escape(title[1].replace("`", ""))) if title else source
         self.headers = [h.relative_to(self.root).as_posix() for folder in PUBLIC
                         for h in sorted((self.root / "include/kvtl" / folder).glob("*.hpp"))]
@@ -295,6 +297,8 @@ class Site:
         pages = [p for p in self.pages if p.endswith(".md")]
         self.pages["include/kvtl"] = "reference/index.html"
         shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "search_index.js").touch()  # marks a folder of pages, also if this run is interrupted
         for source in pages:
             self.page(source)
         self.reference()
@@ -302,7 +306,8 @@ class Site:
             self.file(self.waiting.pop())
         for name in ("style.css", "search.js"):
             shutil.copyfile(HERE / name, self.out / name)
-        (self.out / "search_index.js").write_text("window.searchIndex = " + json.dumps(self.index, ensure_ascii=False, separators=(",", ":")) + ";\n")
+        (self.out / "search_index.js").write_text("window.searchIndex = " + json.dumps(self.index, ensure_ascii=False, separators=(",", ":")) + ";\n",
+                                                  encoding="utf-8")
         return len(list(self.out.rglob("*.html")))
 
 
@@ -325,9 +330,12 @@ def check(out):
     read = {}
     for path in out.rglob("*.html"):
         read[path.resolve()] = Links()
-        read[path.resolve()].feed(path.read_text())
+        read[path.resolve()].feed(path.read_text(encoding="utf-8"))
     if not read:
         raise Wrong(f"{out}: no page; run scripts/site/site.py {out} first")
+    index = out / "search_index.js"
+    if not index.is_file() or not index.stat().st_size:
+        raise Wrong(f"{out}: no search_index.js, or an empty one; run scripts/site/site.py {out} first")
     wrong = []
 
     def look(name, base, link):
@@ -343,7 +351,7 @@ def check(out):
     for path, links in sorted(read.items()):
         for link in links.links:
             look(path.relative_to(out.resolve()), path, link)
-    for _, _, address, _ in json.loads((out / "search_index.js").read_text().removeprefix("window.searchIndex = ").rstrip(";\n")):
+    for _, _, address, _ in json.loads(index.read_text(encoding="utf-8").removeprefix("window.searchIndex = ").rstrip(";\n")):
         look("search_index.js", out.resolve() / "search_index.js", address)
     return wrong, len(read)
 
@@ -354,6 +362,8 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=HERE.parent.parent, help="of the tree")
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder of the pages; what it holds is replaced")
     args = parser.parse_args()
+    if args.out.exists() and not args.out.is_dir():
+        raise Wrong(f"{args.out} is no folder; valid: a folder for the pages")
     if args.check:
         wrong, pages = check(args.out)
         for sentence in wrong:

@@ -150,6 +150,15 @@ elseif(HOW STREQUAL "amalgamated")
         "${CMAKE_CURRENT_LIST_DIR}/amalgamated.cpp" -o "${WORK}/amalgamated" -lpthread)
     run("${WORK}/amalgamated")
     expect_text("the program" "${text}" "kvtl ${VERSION}")
+    # Without io_uring: one sentence, and compilation ends there.
+    execute_process(COMMAND "${CXX}" -std=c++20 -DKVTL_HAS_URING=1 -fsyntax-only "-I${WORK}"
+                            "${CMAKE_CURRENT_LIST_DIR}/amalgamated.cpp"
+                    RESULT_VARIABLE _status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    string(REGEX MATCHALL "error: " _errors "${text}")
+    list(LENGTH _errors _errors)
+    if(_status EQUAL 0 OR NOT text MATCHES "one header has no io_uring" OR NOT _errors EQUAL 2)
+        message(FATAL_ERROR "one header with KVTL_HAS_URING: exit status ${_status}, expected two errors, read:\n${text}")
+    endif()
     foreach(_wrong "dynkv" "--no-such-option" "")
         separate_arguments(_wrong)
         execute_process(COMMAND "${SOURCE}/scripts/amalgamate" ${_wrong}

@@ -6,6 +6,10 @@ set -euo pipefail
 root=$(cd "$1" && pwd)
 work=$2 failures=0
 site=$root/scripts/site/site.py
+if ! command -v cmark-gfm >/dev/null; then
+    echo "skipped: there is no cmark-gfm (scripts/deps.sh --site)" >&2
+    exit 77 # the test counts as skipped
+fi
 
 rm -rf "$work"
 mkdir -p "$work"
@@ -54,6 +58,19 @@ mkdir "$work/foreign"
 touch "$work/foreign/theirs"
 expect 2 'is no folder of pages; valid: an empty folder' python3 "$site" "$work/foreign"
 expect 2 'no page; run scripts/site/site.py' python3 "$site" --check "$work/foreign"
+expect 2 'is no folder; valid:' python3 "$site" "$work/foreign/theirs"
+expect 2 'is no folder; valid:' python3 "$site" --check "$work/foreign/theirs"
+mv "$work/good/search_index.js" "$work/kept"
+expect 2 'no search_index.js' python3 "$site" --check "$work/good"
+mv "$work/kept" "$work/good/search_index.js"
+# A run that stops halfway, here by a cmark-gfm that fails, leaves a folder that the next run takes.
+mkdir "$work/bin"
+printf '#!/bin/sh\necho "cmark-gfm: broken" >&2\nexit 3\n' >"$work/bin/cmark-gfm"
+chmod +x "$work/bin/cmark-gfm"
+expect 2 'cmark-gfm failed with exit status 3: cmark-gfm: broken' env PATH="$work/bin:$PATH" python3 "$site" "$work/halfway"
+touch "$work/halfway/page.html"
+expect 2 'cmark-gfm failed' env PATH="$work/bin:$PATH" python3 "$site" "$work/halfway"
+LC_ALL=C PYTHONCOERCECLOCALE=0 python3 -X utf8=0 "$site" "$work/halfway" >/dev/null
 python=$(python3 -c 'import sys; print(sys.executable)')
 expect 2 'cmark-gfm is missing' env PATH="$work" "$python" "$site" "$work/other"
 
