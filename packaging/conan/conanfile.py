@@ -20,8 +20,8 @@ class KvtlConan(ConanFile):
     topics = ("llm", "kv-cache", "flash", "attention", "header-only")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"with_uring": [True, False], "with_calibrate": [True, False]}
-    default_options = {"with_uring": True, "with_calibrate": False}
+    options = {"with_uring": [True, False], "with_calibrate": [True, False], "with_tls": [True, False]}
+    default_options = {"with_uring": True, "with_calibrate": False, "with_tls": False}
     no_copy_source = True
 
     def set_version(self):
@@ -34,16 +34,20 @@ class KvtlConan(ConanFile):
             copy(self, pattern, src=root, dst=self.export_sources_folder)
 
     def requirements(self):
-        self.requires("xsimd/[>=8.1]")
+        self.requires("xsimd/[>=8.1 <14]")
         if self.options.with_uring:
             self.requires("liburing/[>=2.3]")
         if self.options.with_calibrate:
             self.requires("eigen/[>=3.4 <4]")
+        if self.options.with_tls:
+            self.requires("openssl/[>=3 <4]")
 
     def validate(self):
         check_min_cppstd(self, 20)
         if self.settings.os != "Linux":
             raise ConanInvalidConfiguration(f"kvtl runs on Linux; os is {self.settings.os}")
+        if self.settings.arch not in ("x86_64", "armv8"):
+            raise ConanInvalidConfiguration(f"kvtl runs on x86_64 and armv8; arch is {self.settings.arch}")
 
     def package_id(self):
         self.info.clear()  # headers are the same for every setting
@@ -55,6 +59,8 @@ class KvtlConan(ConanFile):
     def package_info(self):
         self.cpp_info.bindirs = []
         self.cpp_info.libdirs = []
+        # The target of the whole package links every component. Its default name is that of the component `headers`.
+        self.cpp_info.set_property("cmake_target_name", "kvtl::all")
         headers = self.cpp_info.components["headers"]
         headers.set_property("cmake_target_name", "kvtl::kvtl")
         headers.requires = ["xsimd::xsimd"]
@@ -69,6 +75,11 @@ class KvtlConan(ConanFile):
             calibrate.set_property("cmake_target_name", "kvtl::calibrate")
             calibrate.requires = ["headers", "eigen::eigen"]
             calibrate.defines = ["KVTL_HAS_CALIBRATE=1"]
+        if self.options.with_tls:
+            tls = self.cpp_info.components["tls"]
+            tls.set_property("cmake_target_name", "kvtl::tls")
+            tls.requires = ["headers", "openssl::openssl"]
+            tls.defines = ["KVTL_HAS_TLS=1"]
         for component in self.cpp_info.components.values():
             component.bindirs = []
             component.libdirs = []

@@ -6,6 +6,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS _features
     FEATURES
         uring KVTL_WITH_URING
         calibrate KVTL_WITH_CALIBRATE
+        tls KVTL_WITH_TLS
 )
 vcpkg_find_acquire_program(PKGCONFIG)
 vcpkg_cmake_configure(

@@ -56,10 +56,10 @@ recipe.recipe_folder = str(root / "packaging/conan")
 recipe.export_sources_folder = recipe.source_folder = str(work / "sources")
 recipe.package_folder = str(work / "package")
 recipe.required = []
-recipe.options = types.SimpleNamespace(with_uring=True, with_calibrate=True)
-recipe.settings = types.SimpleNamespace(os="Linux")
+recipe.options = types.SimpleNamespace(with_uring=True, with_calibrate=True, with_tls=True)
+recipe.settings = types.SimpleNamespace(os="Linux", arch="x86_64")
 recipe.info = types.SimpleNamespace(clear=lambda: None)
-recipe.cpp_info = types.SimpleNamespace(components=collections.defaultdict(Component))
+recipe.cpp_info = Component(components=collections.defaultdict(Component))
 for step in ("set_version", "export_sources", "requirements", "validate", "package", "package_id", "package_info"):
     getattr(recipe, step)()
 
@@ -67,8 +67,11 @@ wrong = [f"{what} is '{read}'; the project says '{expected}'" for what, read, ex
     ("name", recipe.name, name), ("version", recipe.version, version), ("description", recipe.description, description),
     ("license", recipe.license + " License", (root / "LICENSE").read_text().splitlines()[0])) if read != expected]
 targets = {c.cmake_target_name for c in recipe.cpp_info.components.values()}
-if targets != {"kvtl::kvtl", "kvtl::uring", "kvtl::calibrate"}:
+if targets != {"kvtl::kvtl", "kvtl::uring", "kvtl::calibrate", "kvtl::tls"}:
     wrong.append(f"targets are {sorted(targets)}")
+of_all = getattr(recipe.cpp_info, "cmake_target_name", "kvtl::kvtl")  # Conan's default
+if of_all in targets:
+    wrong.append(f"the target of the whole package has the name of a component, {of_all}")
 for component in recipe.cpp_info.components.values():
     for required in component.requires:
         if required.split("::")[0] not in [*recipe.required, *recipe.cpp_info.components]:
@@ -78,10 +81,13 @@ ours = {str(p.relative_to(root / "include")) for p in (root / "include").rglob("
 wrong += [f"not packaged: {header}" for header in sorted(ours - packaged)]
 if not (work / "package/licenses/LICENSE").exists():
     wrong.append("no licence is packaged")
-recipe.settings.os = "Windows"
-try:
-    recipe.validate()
-    wrong.append("Windows is accepted")
-except ValueError:
-    pass
+for os_name, arch, valid in (("Linux", "armv8", True), ("Windows", "x86_64", False), ("Linux", "riscv64", False)):
+    recipe.settings = types.SimpleNamespace(os=os_name, arch=arch)
+    try:
+        recipe.validate()
+        accepted = True
+    except ValueError:
+        accepted = False
+    if accepted != valid:
+        wrong.append(f"{os_name} on {arch} is {'accepted' if accepted else 'refused'}")
 sys.exit("\n".join(f"conanfile.py: {w}" for w in wrong) or None)
