@@ -138,7 +138,7 @@ def runs(data, name):
         seen.setdefault(key, 0)
         seen[key] += 1
     return table(["rows", "commit", "machine", "command"],
-                 [[str(n), c, m, f"`{command}`"] for (c, m, command), n in seen.items()])
+                 [[str(n), c, m, "`" + command.replace("|", "\\|") + "`"] for (c, m, command), n in seen.items()])
 
 
 def budgets(data):
@@ -237,6 +237,7 @@ BLOCKS = {
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p")},
     "rivals us": lambda d: rivals(d, "us"),
     "rivals error": lambda d: rivals(d, "error"),
+    "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),
