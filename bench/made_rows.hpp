@@ -19,8 +19,12 @@ namespace kvtl_bench {
 inline constexpr kvtl::shape one_billion{.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64};
 
 /// Numbers of a token in a layer: its queries, and its keys or values.
-constexpr std::size_t q_row(const kvtl::shape& s) { return std::size_t{s.query_heads} * s.head_dim; }
-constexpr std::size_t k_row(const kvtl::shape& s) { return std::size_t{s.kv_heads} * s.head_dim; }
+constexpr std::size_t q_row(const kvtl::shape& s) {
+    return std::size_t{s.query_heads} * s.head_dim;
+}
+constexpr std::size_t k_row(const kvtl::shape& s) {
+    return std::size_t{s.kv_heads} * s.head_dim;
+}
 
 inline void require(const kvtl::status& s) {
     if (s) return;
@@ -47,7 +51,8 @@ class made_rows {
     kvtl::layer_input next(std::size_t tokens) {
         if (made_++ % 1024 == 0)
             for (float& x : centre_) x = normal_(random_);
-        fill(q_, tokens * q_row_, q_row_), fill(k_, tokens * k_row_, k_row_), fill(v_, tokens * k_row_, k_row_);
+        fill(q_, tokens * q_row_, q_row_), fill(k_, tokens * k_row_, k_row_),
+            fill(v_, tokens * k_row_, k_row_);
         return {.q = q_, .k = k_, .v = v_};
     }
 
