@@ -241,6 +241,9 @@ template <saving_cache Cache, folder_ops Ops = posix_file_ops, class Hash = pref
         return {};
     }
 
+    /// The tier brought a file of a cache with other settings, and is not asked any more.
+    [[nodiscard]] bool tier_is_foreign() const noexcept { return tier_is_foreign_; }
+
     [[nodiscard, gnu::cold]] prefix_statistics statistics() const {
         prefix_statistics s = counts_;
         s.prefixes = all_.size();

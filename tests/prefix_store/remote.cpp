@@ -99,6 +99,7 @@ template <class Open> void check_suite(const Open& open) {
         CHECK(started(*b.store, b.cache, longer).tokens == 0);
         CHECK(b.store->statistics().last_refusal.find("who is other settings") != std::string::npos);
         CHECK(b.store->statistics().files == 0);
+        CHECK(b.store->tier_is_foreign());
         const std::uint64_t read = b.tier.statistics().bytes_read;
         CHECK(started(*b.store, b.cache, longer).tokens == 0);
         CHECK(b.tier.statistics().bytes_read == read);

@@ -39,7 +39,7 @@ std::vector<token_id> conversations::as_said(const generation& g) const {
 }
 
 std::shared_ptr<errand> conversations::look_ahead(const generation& g) {
-    if (remote_ == nullptr || !store_) return nullptr;
+    if (remote_ == nullptr || !store_ || store_->tier_is_foreign()) return nullptr;
     std::vector<token_id> prompt = as_said(g);
     std::size_t here = store_->held(prompt, space_of(g.space));
     for (const sequence& s : places_)
@@ -105,7 +105,13 @@ std::optional<granted> conversations::begin(const std::string& space, std::span<
     put(g.place);
     drop(g.place);
     if (!store_) return g;
+    const bool asked = !store_->tier_is_foreign();
     const auto started = store_->start(prompt, space_of(space));
+    if (asked && store_->tier_is_foreign())
+        std::fprintf(stderr,
+                     "kvtl-server: --remote: it brought a conversation that this cache refuses (%s); nothing is "
+                     "fetched until the server starts again\n",
+                     store_->statistics().last_refusal.c_str());
     if (!started) throw engine::run_failure(started.error().message);
     session_.adopt(g.place, started->seq, started->tokens);
     g.held = started->tokens;

@@ -8,6 +8,9 @@
 // Exit status: 0 after SIGTERM or SIGINT, 2 for what can never work (bad usage, unreadable file, a model that has to be
 // refused), 1 for what fails later.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/plan/storage_fingerprint.hpp>
+#include <kvtl/core/save/identity.hpp>
+#include <kvtl/save/saved_file.hpp>
 #include <kvtl/version.hpp>
 
 #include "command_line.hpp"
@@ -140,18 +143,23 @@ std::string store_folder(const arguments& a) {
     return folder.string();
 }
 
-/// What all names in the remote begin with: caches with other settings do not take each other's sequences.
-std::string remote_names(const arguments& a) {
-    std::uint64_t hash = 0xCBF29CE484222325U;
-    const auto eat = [&hash](std::string_view text) {
-        for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-        hash *= 0x100000001B3U;
-    };
-    eat(a.policy);
-    eat(std::to_string(a.attend_tokens));
-    for (const std::string& s : a.settings) eat(s);
+/// What all names in the remote begin with: servers find only what they can load. A number for the format of saved files and for
+/// what load() compares of a cache, which is read from a file without tokens in `folder`.
+std::string remote_names(engine::kv_cache& cache, const std::string& folder) {
+    const std::string path = folder + "/" + std::string(32, '0') + ".kvs.part"; // stores remove such a name
+    const kvtl::sequence_id seq = engine::insist(cache.begin());
+    auto saved = cache.save(seq, path);
+    engine::insist(cache.end(seq));
+    static_cast<void>(engine::insist(std::move(saved)));
+    auto opened = kvtl::saved_file::open(path);
+    static_cast<void>(kvtl::posix_file_ops::remove(path));
+    auto file = engine::insist(std::move(opened));
+    kvtl::fingerprint_hash hash;
+    hash.add_number(kvtl::saved_format_version);
+    for (const kvtl::identity_field& f : engine::insist(file.identity()))
+        if (f.name != kvtl::may_differ) hash.add(f.name), hash.add(f.value);
     char text[32];
-    std::snprintf(text, sizeof text, "kvtl:1:%016" PRIx64, hash);
+    std::snprintf(text, sizeof text, "kvtl:1:%016" PRIx64, hash.value());
     return text;
 }
 
@@ -183,7 +191,8 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
                                                    .ca_file = a.remote_ca,
                                                    .timeout = std::chrono::milliseconds(a.remote_timeout),
                                                    .ttl = std::chrono::seconds(a.remote_ttl)},
-                       remote_names(a), config.folder, config.model, config.file_bytes);
+                       as_store([&] { return remote_names(session.cache(), config.folder); }), config.folder,
+                       config.model, config.file_bytes);
     const bool beginnings =
         !engine::policy_wants(a.policy).evicts; // a beginning without its question is thinned out otherwise
     as_store([&] { held.keep_in(std::move(config), beginnings, remote ? &*remote : nullptr); });
