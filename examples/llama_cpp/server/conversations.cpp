@@ -108,10 +108,11 @@ std::optional<granted> conversations::begin(const std::string& space, std::span<
     const bool asked = !store_->tier_is_foreign();
     const auto started = store_->start(prompt, space_of(space));
     if (asked && store_->tier_is_foreign())
-        std::fprintf(stderr,
-                     "kvtl-server: --remote: it brought a conversation that this cache refuses (%s); nothing is "
-                     "fetched until the server starts again\n",
-                     store_->statistics().last_refusal.c_str());
+        std::fprintf(
+            stderr,
+            "kvtl-server: --remote: it brought a conversation that this cache refuses (%s); nothing is "
+            "fetched until the server starts again\n",
+            store_->statistics().last_refusal.c_str());
     if (!started) throw engine::run_failure(started.error().message);
     session_.adopt(g.place, started->seq, started->tokens);
     g.held = started->tokens;

@@ -2,8 +2,9 @@
 //
 // What:   commands may be sent before the replies of earlier ones have come; replies come in the order of commands. The bytes of a
 //         bulk reply go straight to where the caller wants them.
-// Errors: an error reply is a reply. All else ends the connection: a server that does not answer in time, closes, or says what is no
-//         RESP2; and a bulk reply that is longer than its place (out_of_range), of which no byte is written beyond it.
+// Errors: an error reply is a reply, and so is a bulk that is longer than its place: it is read and dropped. All else ends the
+//         connection: a server that does not answer in time, closes, or says what is no RESP2; and a bulk that is longer than its
+//         place and than 4 MiB (out_of_range).
 // Memory: 16 KiB for replies, and the commands that wait to be sent: at most 64 KiB and one command more.
 // Source: Redis serialization protocol specification, version 2.
 // SPDX-License-Identifier: MIT
@@ -28,9 +29,9 @@
 namespace kvtl { inline namespace v0 {
 
 struct resp_reply {
-    enum class what : std::uint8_t { nil, text, error, number, bulk };
+    enum class what : std::uint8_t { nil, text, error, number, bulk, too_long };
     what is = what::nil;
-    std::int64_t number = 0; ///< or the length of a bulk
+    std::int64_t number = 0; ///< or the length of a bulk; too_long: one without a place
     char text[160] = {};     ///< of a text or an error: its beginning
     [[nodiscard]] std::string_view words() const noexcept { return text; }
 };
@@ -46,13 +47,20 @@ template <class Stream = tcp_stream> class resp_connection {
         : stream_(o), buffer_(std::size_t{16} << 10) {}
 
     [[nodiscard]] bool is_open() const noexcept { return stream_.is_open(); }
+    /// No reply is awaited, and none would come. Closes it then.
+    [[nodiscard]] bool was_closed_while_idle() noexcept {
+        if (awaited_ != 0 || !stream_.has_ended()) return false;
+        close();
+        return true;
+    }
     void close() noexcept {
         stream_.close();
         out_.clear();
-        from_ = to_ = 0;
+        from_ = to_ = awaited_ = 0;
     }
 
-    /// Connects, says who asks, and waits for an answer. file_refused: the server refuses the password or the database.
+    /// Connects, says who asks, and waits for an answer. file_refused: the server refuses the password or the database. A server
+    /// that still loads, or has too many clients, is an io_error: it may answer later.
     [[nodiscard, gnu::cold]] status open(const server_address& to, const resp_login& who,
                                          const call_time& time) {
         close();
@@ -68,8 +76,12 @@ template <class Stream = tcp_stream> class resp_connection {
             if (status s = receive(r, {}, time); !s) return s;
             if (r.is == resp_reply::what::error) {
                 close();
-                return status::failure(errc::file_refused, "server %.80s: it refuses: %.120s",
-                                       to.text().c_str(), r.text);
+                std::string_view words = r.words();
+                const errc code = is_final(words) ? errc::file_refused : errc::io_error;
+                if (i == 0 && !who.password.empty())
+                    words = words.substr(0, words.find(' ')); // it may repeat it
+                return status::failure(code, "server %.80s: it refuses: %.120s", to.text().c_str(),
+                                       std::string(words).c_str());
             }
         }
         return {};
@@ -109,17 +121,30 @@ template <class Stream = tcp_stream> class resp_connection {
     [[nodiscard]] status receive(resp_reply& reply, std::span<std::byte> into, const call_time& time) {
         status s = flush(time);
         if (s) s = receive_one(reply, into, time);
-        if (!s) close(); // what comes late would be taken for another's reply
+        if (!s)
+            close(); // what comes late would be taken for another's reply
+        else
+            --awaited_;
         return s;
     }
 
   private:
-    static constexpr std::size_t most_waiting = std::size_t{64} << 10, most_line = std::size_t{64} << 10;
+    static constexpr std::size_t most_waiting = std::size_t{64} << 10, most_line = std::size_t{64} << 10,
+                                 most_dropped = std::size_t{4} << 20;
 
+    /// An error that every later try would meet.
+    [[nodiscard]] static bool is_final(std::string_view words) noexcept {
+        for (const std::string_view begin :
+             {"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH",
+              "ERR DB index", "ERR invalid DB index"})
+            if (words.starts_with(begin)) return true;
+        return false;
+    }
     static void put_word(std::string& to, std::string_view w) {
         to.append("$").append(std::to_string(w.size())).append("\r\n").append(w).append("\r\n");
     }
     void put_words(std::initializer_list<std::string_view> words, std::size_t in_all) {
+        ++awaited_;
         out_.append("*").append(std::to_string(in_all)).append("\r\n");
         for (const std::string_view w : words) put_word(out_, w);
     }
@@ -143,13 +168,15 @@ template <class Stream = tcp_stream> class resp_connection {
         if (kind == ':') return reply.is = resp_reply::what::number, status{};
         if (reply.number == -1) return {};
         if (reply.number < 0) return wrong("its reply has a negative length");
-        if (static_cast<std::uint64_t>(reply.number) > into.size())
+        const auto bytes = static_cast<std::uint64_t>(reply.number);
+        const bool fits = bytes <= into.size();
+        if (!fits && bytes > most_dropped)
             return status::failure(errc::out_of_range,
                                    "server %.80s: a value has %" PRId64 " bytes; valid: up to %zu",
                                    stream_.name().c_str(), reply.number, into.size());
-        reply.is = resp_reply::what::bulk;
+        reply.is = fits ? resp_reply::what::bulk : resp_reply::what::too_long;
         std::byte end[2];
-        if (status s = read_bytes(into.first(static_cast<std::size_t>(reply.number)), time); !s) return s;
+        if (status s = fits ? read_bytes(into.first(bytes), time) : drop_bytes(bytes, time); !s) return s;
         if (status s = read_bytes(end, time); !s) return s;
         return end[0] == std::byte{'\r'} && end[1] == std::byte{'\n'} ? status{}
                                                                       : wrong("its value does not end");
@@ -198,6 +225,15 @@ template <class Stream = tcp_stream> class resp_connection {
         }
         return {};
     }
+    [[nodiscard]] status drop_bytes(std::size_t bytes, const call_time& time) {
+        for (;;) {
+            const std::size_t n = std::min(bytes, to_ - from_);
+            from_ += n;
+            bytes -= n;
+            if (bytes == 0) return {};
+            if (status s = fill(time); !s) return s;
+        }
+    }
     /// More bytes in the buffer, which is empty.
     [[nodiscard]] status fill(const call_time& time) {
         if (blob_clock::now() >= time.until) return wrong("reading: Connection timed out");
@@ -209,6 +245,7 @@ template <class Stream = tcp_stream> class resp_connection {
     std::string out_;
     std::vector<std::byte> buffer_; ///< bytes that came: [from_, to_)
     std::size_t from_ = 0, to_ = 0;
+    std::size_t awaited_ = 0; ///< replies to commands that were queued or sent
 };
 
 }} // namespace kvtl::v0

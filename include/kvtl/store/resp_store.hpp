@@ -4,9 +4,12 @@
 //          is lost, only its blobs are. A server that answers MOVED belongs to a cluster: from then on slots (CRC16 of the placing
 //          part) decide, and are learned from such answers. ASK is followed once and not learned.
 // Flight:  at most `in_flight` values or 4 MiB, and 512 short commands.
-// Circuit: a server that cannot be reached, does not answer in time or breaks the protocol is left alone for `retry_first`, and
-//          twice as long each time up to `retry_most`. Calls that need it fail at once meanwhile.
+// Circuit: a server that cannot be reached, sends nothing for `stall` or breaks the protocol is left alone for `retry_first`, and
+//          twice as long each time up to `retry_most`, until it answers a command. Calls that need it fail at once meanwhile. A
+//          call whose own deadline ends first only closes the connection. One that the server closed while it was idle is
+//          opened anew.
 // Errors:  an error reply is the status of its blob; the text is the server's. A put() that a cluster moves fails: put it again.
+//          While a slot migrates, new blobs of it are refused.
 // Memory:  16 KiB per server, 32 KiB for a cluster.
 // Threads: one call at a time.
 // Limits:  whoever can write to the server decides what is read: checksums find damage, not malice.
@@ -99,7 +102,8 @@ template <class Stream = tcp_stream> class resp_store {
         const std::size_t at = place(name);
         const std::string seconds = std::to_string(std::max<std::int64_t>(ttl.count(), 1));
         status s = reach(at, time(until));
-        if (s) s = lost_if(at, nodes_[at].link.send({"SET", name}, bytes, {"EX", seconds}, time(until)));
+        if (s)
+            s = lost_if(at, nodes_[at].link.send({"SET", name}, bytes, {"EX", seconds}, time(until)), until);
         if (!s) return keep_first(s);
         flying_.push_back({at, nodes_[at].connected, name});
         return first_;
@@ -139,7 +143,7 @@ template <class Stream = tcp_stream> class resp_store {
     }
 
     status remove(std::span<const std::string> names, blob_deadline until) {
-        const auto ask = [&](auto& link, std::size_t i) { link.queue({"UNLINK", names[i]}); };
+        const auto ask = [&](auto& link, std::size_t i) { link.queue({"DEL", names[i]}); };
         const auto take = [](const resp_reply& r, std::size_t) { return r.is == resp_reply::what::number; };
         return run(names, no_place, ask, take, until);
     }
@@ -207,7 +211,7 @@ template <class Stream = tcp_stream> class resp_store {
     }
     [[nodiscard]] status reach(std::size_t at, const call_time& t) {
         node& n = nodes_[at];
-        if (n.link.is_open()) return {};
+        if (n.link.is_open() && !n.link.was_closed_while_idle()) return {};
         const auto now = blob_clock::now();
         if (now < n.closed_until)
             return status::failure(
@@ -216,14 +220,13 @@ template <class Stream = tcp_stream> class resp_store {
                 static_cast<long long>(
                     std::chrono::ceil<std::chrono::milliseconds>(n.closed_until - now).count()));
         ++n.connected;
-        const status s = n.link.open(n.address, config_.login, {std::min(t.until, now + t.stall), t.stall});
-        if (s) n.wait = {};
-        return lost_if(at, s);
+        return lost_if(at, n.link.open(n.address, config_.login, {std::min(t.until, now + t.stall), t.stall}),
+                       t.until);
     }
-    /// Opens the circuit after a failure. A value that is too long is not the server's.
-    status lost_if(std::size_t at, const status& s) {
+    /// Opens the circuit after a failure. A value that is too long is not the server's, nor is a deadline that ended the call.
+    status lost_if(std::size_t at, const status& s, blob_deadline until) {
         node& n = nodes_[at];
-        if (s.ok() || s.code() == errc::out_of_range) return s;
+        if (s.ok() || s.code() == errc::out_of_range || blob_clock::now() >= until) return s;
         n.wait = std::clamp(n.wait * 2, config_.retry_first, config_.retry_most);
         n.closed_until = blob_clock::now() + n.wait;
         std::replace(slots_.begin(), slots_.end(), static_cast<std::uint16_t>(at),
@@ -237,7 +240,12 @@ template <class Stream = tcp_stream> class resp_store {
     [[nodiscard]] static status too_late() noexcept {
         return status::failure(errc::io_error, "resp store: the deadline has passed");
     }
-    [[nodiscard]] status refused(std::size_t at, const resp_reply& r) const {
+    /// room: bytes that a value may have.
+    [[nodiscard]] status refused(std::size_t at, const resp_reply& r, std::size_t room = 0) const {
+        if (r.is == resp_reply::what::too_long && room != 0)
+            return status::failure(errc::out_of_range,
+                                   "server %.80s: a value has %lld bytes; valid: up to %zu",
+                                   nodes_[at].address.text().c_str(), static_cast<long long>(r.number), room);
         return status::failure(errc::io_error, "server %.80s: it refuses: %.120s",
                                nodes_[at].address.text().c_str(),
                                r.is == resp_reply::what::error ? r.text : "a reply of another kind");
@@ -263,7 +271,9 @@ template <class Stream = tcp_stream> class resp_store {
         if (!n.link.is_open() || n.connected != f.connected)
             return status::failure(errc::io_error, "server %.80s: the connection was lost",
                                    n.address.text().c_str());
-        return lost_if(f.node, n.link.receive(r, into, time(until)));
+        const status s = n.link.receive(r, into, time(until));
+        if (s) n.wait = {};
+        return lost_if(f.node, s, until);
     }
     /// Who a MOVED or ASK names, which a MOVED says of a slot from now on; nothing if the reply is another one.
     [[nodiscard]] std::optional<std::size_t> redirection(std::size_t from, const resp_reply& r,
@@ -318,7 +328,7 @@ template <class Stream = tcp_stream> class resp_store {
             if (redirection(w.what.node, r, resp_slot(names[w.i])))
                 again.push_back({w.i, r});
             else if (!take(r, w.i))
-                note(refused(w.what.node, r));
+                note(refused(w.what.node, r, place_of(w.i).size()));
         };
         for (std::size_t i = 0; i < names.size(); ++i) {
             const std::size_t more = place_of(i).size();
@@ -328,7 +338,7 @@ template <class Stream = tcp_stream> class resp_store {
                 land_one();
             const std::size_t at = place(names[i]);
             status s = reach(at, time(until));
-            if (s && nodes_[at].link.is_full()) s = lost_if(at, nodes_[at].link.flush(time(until)));
+            if (s && nodes_[at].link.is_full()) s = lost_if(at, nodes_[at].link.flush(time(until)), until);
             if (!s) {
                 note(s);
                 continue;
@@ -359,7 +369,8 @@ template <class Stream = tcp_stream> class resp_store {
             if (asking)
                 if (status s = receive(f, asked, {}, until); !s) return s;
             if (status s = receive(f, r, place_of(i), until); !s) return s;
-            if (r.is != resp_reply::what::error) return take(r, i) ? status{} : refused(at, r);
+            if (r.is != resp_reply::what::error)
+                return take(r, i) ? status{} : refused(at, r, place_of(i).size());
         }
         return refused(at, r);
     }

@@ -68,6 +68,12 @@ class tcp_stream {
         if (fd_ >= 0) ::close(std::exchange(fd_, -1));
     }
 
+    /// The other side has closed it, or it is broken.
+    [[nodiscard]] bool has_ended() const noexcept {
+        ::pollfd one{.fd = fd_, .events = POLLRDHUP, .revents = 0};
+        return ::poll(&one, 1, 0) > 0;
+    }
+
     [[nodiscard, gnu::cold]] status connect(const server_address& to, const call_time& time) {
         close();
         name_ = to.text();
@@ -80,8 +86,12 @@ class tcp_stream {
             return status::failure(errc::io_error, "server %.80s: looking up its address: %s", name_.c_str(),
                                    ::gai_strerror(why));
         status s = status::failure(errc::io_error, "server %.80s: it has no address", name_.c_str());
-        for (const ::addrinfo* one = found; one != nullptr && !is_open(); one = one->ai_next)
-            s = connect_to(*one, time);
+        std::ptrdiff_t untried = 0;
+        for (const ::addrinfo* one = found; one != nullptr; one = one->ai_next) ++untried;
+        for (const ::addrinfo* one = found; one != nullptr && !is_open(); one = one->ai_next, --untried) {
+            const auto now = blob_clock::now(); // each has an equal part of the time
+            s = connect_to(*one, {now + (time.until - now) / untried, time.stall});
+        }
         ::freeaddrinfo(found);
         return s;
     }
@@ -154,6 +164,7 @@ class tcp_stream {
         if (fd_ < 0) return failure("connecting", errno);
         const int yes = 1;
         static_cast<void>(::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes));
+        static_cast<void>(::setsockopt(fd_, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes));
         if (::connect(fd_, to.ai_addr, to.ai_addrlen) == 0) return {};
         if (errno != EINPROGRESS) return failure("connecting", errno);
         if (status s = wait(POLLOUT, "connecting", time.next()); !s) return s;

@@ -38,6 +38,7 @@ class tls_stream {
 
     [[nodiscard]] bool is_open() const noexcept { return tcp_.is_open(); }
     [[nodiscard]] const std::string& name() const noexcept { return tcp_.name(); }
+    [[nodiscard]] bool has_ended() const noexcept { return tcp_.has_ended(); }
     void close() noexcept {
         tcp_.close();
         ssl_.reset();
