@@ -62,7 +62,7 @@ struct arguments : engine::run_options {
     std::string store;
     std::size_t store_mib = 4096;
     std::size_t write_mib = 0;
-    std::string remote, remote_ca;
+    std::string remote, remote_ca, remote_password;
     std::size_t remote_timeout = 2000;
     std::size_t remote_ttl = 86400;
 
@@ -99,6 +99,9 @@ void define_options(CLI::App& app, arguments& a) {
                    "rediss://.. (default: nowhere)");
     app.add_option("--remote-ca", a.remote_ca,
                    "PEM file of the certificates to trust with rediss:// (default: those of the system)");
+    app.add_option(
+        "--remote-password-file", a.remote_password,
+        "file whose first line is the password of --remote, which other users can read on a command line");
     app.add_option("--remote-timeout-ms", a.remote_timeout, "longest that a request waits for it")
         ->capture_default_str();
     app.add_option("--remote-ttl-s", a.remote_ttl,
@@ -123,6 +126,8 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.remote.empty() || a.store_mib != 0, "--remote: valid: with a store (--store-mib 1 or more)");
     require(a.remote_ca.empty() || a.remote.starts_with("rediss://"),
             "--remote-ca: valid: with --remote rediss://..");
+    require(a.remote_password.empty() || a.remote.starts_with("redis"),
+            "--remote-password-file: valid: with --remote redis://.. or rediss://..");
     require(a.remote_timeout >= 1 && a.remote_timeout <= 60000, "--remote-timeout-ms: valid: 1 to 60000");
     require(a.remote_ttl >= 1 && a.remote_ttl <= 31536000, "--remote-ttl-s: valid: 1 to 31536000");
     engine::check_run_options(a);
@@ -189,10 +194,14 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
     if (!a.remote.empty())
         remote.emplace(kvtl_server::remote_options{.place = a.remote,
                                                    .ca_file = a.remote_ca,
+                                                   .password_file = a.remote_password,
                                                    .timeout = std::chrono::milliseconds(a.remote_timeout),
                                                    .ttl = std::chrono::seconds(a.remote_ttl)},
-                       as_store([&] { return remote_names(session.cache(), config.folder); }), config.folder,
-                       config.model, config.file_bytes);
+                       as_store([&] { return remote_names(session.cache(), config.folder); }),
+                       kvtl_server::remote_bounds{.folder = config.folder,
+                                                  .file_bytes = config.file_bytes,
+                                                  .free_bytes = config.free_bytes},
+                       config.model);
     const bool beginnings =
         !engine::policy_wants(a.policy).evicts; // a beginning without its question is thinned out otherwise
     as_store([&] { held.keep_in(std::move(config), beginnings, remote ? &*remote : nullptr); });

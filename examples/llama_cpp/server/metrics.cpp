@@ -114,6 +114,7 @@ std::string metrics::text() const {
     count("kvtl_remote_fetched_total", "Conversations that the remote had.", remote.fetched);
     count("kvtl_remote_misses_total", "Prompts of which it had no more.", remote.missed);
     count("kvtl_remote_put_total", "Conversations that were sent to it.", remote.put);
+    count("kvtl_remote_dropped_total", "Conversations that were given up unsent.", remote.not_put);
     count("kvtl_remote_failures_total", "Calls of it that failed.", remote.failed);
     count("kvtl_remote_read_bytes_total", "Bytes read from it.", remote.bytes_read);
     count("kvtl_remote_written_bytes_total", "Bytes written to it.", remote.bytes_written);

@@ -55,6 +55,7 @@ void scheduler::run() {
             look_ahead();
             admit();
             if (fill()) decode();
+            store_who_left();
             publish();
         }
     } catch (...) {
@@ -113,9 +114,14 @@ bool scheduler::wait_for_work() {
 }
 
 void scheduler::forget_who_left() {
+    std::vector<waiting_job> left; // what was fetched for them is removed without the lock
     {
         const std::lock_guard lock(mutex_);
-        metrics_.given_up += std::erase_if(queue_, [](const waiting_job& w) { return w.what->given_up(); });
+        const auto stay = std::stable_partition(queue_.begin(), queue_.end(),
+                                                [](const waiting_job& w) { return !w.what->given_up(); });
+        left.assign(std::move_iterator(stay), std::move_iterator(queue_.end()));
+        queue_.erase(stay, queue_.end());
+        metrics_.given_up += left.size();
         metrics_.waiting = queue_.size();
     }
     for (unsigned i = 0; i < slots_.size(); ++i)
@@ -132,10 +138,16 @@ void scheduler::forget_who_left() {
         }
 }
 
-/// Who left may come back: what was said so far is stored.
+/// Who left may come back: what was said so far is stored, once no answer waits for that.
 void scheduler::put_away(unsigned i) {
     leave(i, slots_[i].next);
-    conversations_.store_now(i);
+    left_ = i;
+}
+
+void scheduler::store_who_left() {
+    if (!left_ || std::any_of(slots_.begin(), slots_.end(), [](const slot& s) { return s.what != nullptr; }))
+        return;
+    conversations_.store_now(*std::exchange(left_, std::nullopt));
 }
 
 /// Begins to fetch what the remote has of the prompts that have come.
@@ -145,7 +157,10 @@ void scheduler::look_ahead() {
         {
             const std::lock_guard lock(mutex_);
             for (const waiting_job& w : queue_)
-                if (!w.looked) what = w.what;
+                if (!w.looked) {
+                    what = w.what;
+                    break;
+                }
             if (!what) return;
         }
         std::shared_ptr<errand> sent = conversations_.look_ahead(what->asked);
@@ -193,6 +208,7 @@ void scheduler::admit() {
 void scheduler::begin(waiting_job w, granted g) {
     const generation& asked = w.what->asked;
     slot& s = slots_[g.place];
+    if (left_ == g.place) left_.reset();
     s = {};
     s.since = w.since;
     s.usage = {.prompt = g.prompt.size(), .cached = g.held};
@@ -356,9 +372,10 @@ void scheduler::end_all() {
             what->fail(sentence);
         }
     {
-        const std::lock_guard lock(mutex_);
-        for (const waiting_job& w : queue_) w.what->fail(sentence);
-        queue_.clear();
+        std::deque<waiting_job> left;
+        const std::lock_guard lock(mutex_); // released before what was fetched is removed
+        left.swap(queue_);
+        for (const waiting_job& w : left) w.what->fail(sentence);
     }
     while (conversations_.store_one()) {
     }

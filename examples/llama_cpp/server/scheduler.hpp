@@ -90,6 +90,7 @@ class scheduler {
     void fail(unsigned i, const std::string& sentence);
     void leave(unsigned i, std::optional<token_id> unread = {});
     void put_away(unsigned i);
+    void store_who_left();
     void publish();
     void end_all();
 
@@ -100,6 +101,7 @@ class scheduler {
     std::vector<slot> slots_;
     llama_run::token_batch batch_;
     std::size_t turn_ = 0;
+    std::optional<unsigned> left_; ///< the sequence whose client left last, and which is not stored yet
     clock::time_point published_{};
 
     mutable std::mutex mutex_; ///< of all below
