@@ -148,10 +148,36 @@ TEST_CASE("blobs in a folder") {
     REQUIRE(s->put("kvtl:1:old", random_bytes(5, 1), -1s, soon()).ok());
     REQUIRE(s->put("kvtl:1:new", random_bytes(5, 1), 100s, soon()).ok());
     REQUIRE(s->put("mine:old", random_bytes(5, 1), -1s, soon()).ok());
-    REQUIRE(s->sweep("kvtl:1:").ok());
+    using file_time = std::filesystem::file_time_type;
+    for (const auto& [name, age] :
+         {std::pair("kvtl:1:x.part-00", 5s), std::pair("kvtl:1:x.part-01", 7200s)}) {
+        std::ofstream(folder.file(name)) << "half"; // as another machine writes them
+        std::filesystem::last_write_time(folder.file(name), file_time::clock::now() - age);
+    }
+    CHECK_FALSE(s->sweep("kvtl:1:", kvtl::blob_clock::now() - 1ms).ok());
+    CHECK(std::filesystem::exists(folder.file("kvtl:1:old")));
+    REQUIRE(s->sweep("kvtl:1:", soon()).ok());
+    CHECK(std::filesystem::exists(folder.file("kvtl:1:x.part-00")));
+    CHECK_FALSE(std::filesystem::exists(folder.file("kvtl:1:x.part-01")));
     CHECK_FALSE(std::filesystem::exists(folder.file("kvtl:1:old")));
     CHECK(std::filesystem::exists(folder.file("kvtl:1:new")));
     CHECK(std::filesystem::exists(folder.file("mine:old")));
+}
+
+TEST_CASE("a name that would be a file elsewhere is refused") {
+    const scratch_folder folder;
+    std::filesystem::create_directory(folder.file("inner"));
+    std::ofstream(folder.file("outside")) << "x";
+    auto s = kvtl::blob_folder::open(folder.file("inner"));
+    REQUIRE(s.ok());
+    for (const std::string& name :
+         {std::string("../outside"), std::string(), std::string(201, 'x'), std::string("a.b")}) {
+        CHECK(s->put(name, random_bytes(5, 1), 100s, soon()).code() == kvtl::errc::invalid_argument);
+        std::uint8_t there = 0;
+        CHECK_FALSE(s->touch(std::span(&name, 1), 100s, std::span(&there, 1), soon()).ok());
+        CHECK_FALSE(s->remove(std::span(&name, 1), soon()).ok());
+    }
+    CHECK(std::filesystem::exists(folder.file("outside")));
 }
 
 TEST_CASE("a folder of blobs that is none says so") {

@@ -48,6 +48,7 @@ class blob_folder {
     status put(const std::string& name, std::span<const std::byte> bytes, std::chrono::seconds ttl,
                blob_deadline until) {
         if (status s = in_time(until); !s) return s;
+        if (!is_blob_name(name)) return no_name(name);
         std::uint64_t number = 0;
         if (posix_file_ops::fill_random(std::as_writable_bytes(std::span(&number, 1))) < 0)
             return failure("naming a draft", EIO);
@@ -72,6 +73,7 @@ class blob_folder {
         status first;
         for (std::size_t i = 0; i < names.size(); ++i) {
             status s = in_time(until);
+            if (s && !is_blob_name(names[i])) s = no_name(names[i]);
             if (s) s = get_one(names[i], into[i], bytes[i]);
             if (!s && first.ok()) first = s;
         }
@@ -83,6 +85,7 @@ class blob_folder {
         std::fill(there.begin(), there.end(), std::uint8_t{0});
         for (std::size_t i = 0; i < names.size(); ++i) {
             if (status s = in_time(until); !s) return s;
+            if (!is_blob_name(names[i])) return no_name(names[i]);
             const int fd = open_live(names[i]);
             if (fd == -ENOENT) continue;
             if (fd < 0) return failure("reading a blob", -fd);
@@ -95,19 +98,30 @@ class blob_folder {
     status remove(std::span<const std::string> names, blob_deadline until) {
         for (const std::string& name : names) {
             if (status s = in_time(until); !s) return s;
+            if (!is_blob_name(name)) return no_name(name);
             if (const int why = posix_file_ops::remove(path_of(name)); why < 0 && why != -ENOENT)
                 return failure("removing a blob", -why);
         }
         return {};
     }
 
-    /// Removes all blobs that have ended, and drafts of writers that died. Names that begin with `names` only.
-    [[gnu::cold]] status sweep(std::string_view names) {
+    /// Removes all blobs that have ended, and drafts that nobody has written to for an hour. Names that begin with `names` only. It
+    /// begins anywhere, so that calls that end by their deadline reach all in the end.
+    [[gnu::cold]] status sweep(std::string_view names, blob_deadline until) {
         std::vector<std::string> all;
         if (const int why = posix_file_ops::list(path_, all); why < 0) return failure("listing it", -why);
-        for (const std::string& name : all)
-            if (name.starts_with(names))
-                if (const int fd = open_live(name); fd >= 0) ::close(fd);
+        std::uint64_t first = 0;
+        if (posix_file_ops::fill_random(std::as_writable_bytes(std::span(&first, 1))) < 0)
+            return failure("sweeping it", EIO);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            const std::string& name = all[(first + i) % all.size()];
+            if (!name.starts_with(names)) continue;
+            if (status s = in_time(until); !s) return s;
+            if (name.find(".part-") != name.npos)
+                remove_old_draft(name);
+            else if (const int fd = open_live(name); fd >= 0)
+                ::close(fd);
+        }
         return {};
     }
 
@@ -128,6 +142,13 @@ class blob_folder {
         return status::failure(errc::io_error, "blob folder '%.100s': the deadline has passed",
                                path_.c_str());
     }
+    /// It would be a file elsewhere.
+    [[nodiscard]] status no_name(const std::string& name) const noexcept {
+        return status::failure(
+            errc::invalid_argument,
+            "blob folder '%.80s': name is '%.80s'; valid: 1 to 200 letters, digits and \":{}-\"",
+            path_.c_str(), name.c_str());
+    }
     [[nodiscard]] static int write_all(int fd, std::span<const std::byte> bytes) noexcept {
         for (std::uint64_t at = 0; at < bytes.size();) {
             const auto n = posix_file_ops::pwrite(fd, bytes.subspan(at), at);
@@ -143,6 +164,14 @@ class blob_folder {
         now.tv_sec += ttl.count();
         const struct ::timespec times[2] = {now, now};
         return ::futimens(fd, times);
+    }
+    /// One that is young is still written, maybe by another machine.
+    void remove_old_draft(const std::string& name) const {
+        struct ::stat found {};
+        struct ::timespec now {};
+        ::clock_gettime(CLOCK_REALTIME, &now);
+        if (::stat(path_of(name).c_str(), &found) == 0 && found.st_mtim.tv_sec + 3600 < now.tv_sec)
+            static_cast<void>(posix_file_ops::remove(path_of(name)));
     }
     /// A blob that has ended is removed, and is none. -ENOENT: there is none.
     [[nodiscard]] int open_live(const std::string& name) const {

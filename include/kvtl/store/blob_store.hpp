@@ -23,6 +23,15 @@ namespace kvtl { inline namespace v0 {
 using blob_clock = std::chrono::steady_clock;
 using blob_deadline = blob_clock::time_point;
 
+[[nodiscard]] constexpr bool is_blob_name(std::string_view name) noexcept {
+    if (name.empty() || name.size() > 200) return false;
+    for (const char c : name)
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == ':' ||
+              c == '{' || c == '}' || c == '-'))
+            return false;
+    return true;
+}
+
 /// get(): there is none of that name.
 inline constexpr std::uint64_t no_blob = std::numeric_limits<std::uint64_t>::max();
 

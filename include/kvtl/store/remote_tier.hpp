@@ -1,8 +1,8 @@
 // Saved sequences in a blob_store, for other machines and for after this one: a tier behind the folder of a prefix_store.
 //
 //   auto blobs = kvtl::resp_store<>::open({.servers = {{"127.0.0.1", 6379}}});
-//   kvtl::remote_tier tier(*std::move(blobs));
-//   auto store = kvtl::prefix_store<cache_t>::open(cache, {.folder = "prefixes", .remote = &tier});
+//   auto tier = kvtl::remote_tier<kvtl::resp_store<>>::open(*std::move(blobs));
+//   auto store = kvtl::prefix_store<cache_t>::open(cache, {.folder = "prefixes", .remote = &*tier});
 //
 // What:    a saved file, cut into chunks, and a manifest (store/remote_manifest.hpp). put() sends the chunks that the store does not
 //          have, waits until all are there, and then puts the manifest: it is the commit. fetch() compares model, space and all tokens
@@ -11,7 +11,8 @@
 //          done has no manifest and runs out. A file that is saved again while it is put is given up.
 // Life:    `ttl` seconds from the last hit. Chunks live a tenth longer than manifests.
 // Time:    fetch() ends within `fetch_within`, put() within `put_within`, as far as the blob_store keeps deadlines.
-// Memory:  one chunk for put(), four for fetch(), and the manifest: 4 bytes per token and 8 per chunk, at most 512 KiB more.
+// Memory:  one chunk for put(), four for fetch(), and the manifest: 4 bytes per token and 8 per chunk, at most 512 KiB more. fetch()
+//          has 16 bytes per token of hashes while it looks for a manifest.
 // Threads: one call at a time.
 // Limits:  checksums find damage, not malice: whoever can write to the store decides what is read. Tokens of prompts are in manifests,
 //          not encrypted. Caches of other settings need other `names`.
@@ -42,7 +43,7 @@
 namespace kvtl { inline namespace v0 {
 
 struct remote_config {
-    std::string names = "kvtl:1"; ///< that all blobs begin with: letters, digits, ":-"
+    std::string names = "kvtl:1"; ///< that all blobs begin with: 1 to 100 letters, digits, ':' and '-'
     std::chrono::seconds ttl{86400};
     std::chrono::milliseconds fetch_within{2000}, put_within{30000};
     std::uint32_t chunk_bytes = 1U << 20; ///< 65536 to 4194304, a multiple of 64
@@ -59,9 +60,20 @@ struct remote_statistics {
 
 template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier final : public prefix_tier {
   public:
-    explicit remote_tier(Blobs blobs, remote_config c = {}, Ops ops = {})
-        : blobs_(std::move(blobs)), config_(std::move(c)), ops_(std::move(ops)) {
-        config_.chunk_bytes = std::clamp(config_.chunk_bytes / 64 * 64, least_chunk, most_chunk);
+    [[nodiscard, gnu::cold]] static result<remote_tier> open(Blobs blobs, remote_config c = {},
+                                                             Ops ops = {}) {
+        if (!is_blob_name(c.names) || c.names.size() > most_names ||
+            c.names.find_first_of("{}") != c.names.npos)
+            return status::failure(
+                errc::invalid_argument,
+                "remote tier: names is '%.100s'; valid: 1 to %zu letters, digits, ':' and '-'",
+                c.names.c_str(), most_names);
+        if (c.chunk_bytes < least_chunk || c.chunk_bytes > most_chunk || c.chunk_bytes % 64 != 0)
+            return status::failure(errc::invalid_argument,
+                                   "remote tier: chunk_bytes is %" PRIu32 "; valid: %" PRIu32 " to %" PRIu32
+                                   ", a multiple of 64",
+                                   c.chunk_bytes, least_chunk, most_chunk);
+        return remote_tier(std::move(blobs), std::move(c), std::move(ops));
     }
 
     [[nodiscard, gnu::cold]] result<std::size_t> fetch(const tier_request& wanted,
@@ -90,8 +102,11 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
 
   private:
     static constexpr std::size_t chunks_at_once = 4, most_signposts = 4096, most_candidates = 512,
-                                 most_tried = 4;
+                                 most_tried = 4, most_names = 100;
     static constexpr std::size_t head_bytes = std::size_t{128} << 10; ///< superblocks of the largest pages
+
+    explicit remote_tier(Blobs blobs, remote_config c, Ops ops)
+        : blobs_(std::move(blobs)), config_(std::move(c)), ops_(std::move(ops)) {}
 
     /// Keeps the first error of a call. False where there is one.
     bool note(const status& s) {
