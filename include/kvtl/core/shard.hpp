@@ -160,7 +160,7 @@ template <class Types> class alignas(64) shard {
     void end(std::uint32_t slot) noexcept {
         for (std::uint32_t layer = 0; layer < layers_; ++layer) give_up_copy(slot, layer);
         withdraw_copies(slot);
-        calls_[slot] = {};
+        calls_[division_.seat(slot)] = {};
         rows_.end(slot);
         retention_.end(slot);
         retrieval_.end(slot);
@@ -280,11 +280,11 @@ template <class Types> class alignas(64) shard {
     }
     /// A call of the sequence has ended, in front of which counted() was `before`.
     void note_call(std::uint32_t slot, const sequence_statistics& before) noexcept {
-        calls_[slot].add(counted(), before);
+        calls_[division_.seat(slot)].add(counted(), before);
     }
     /// What the calls of a sequence did in this shard, and what it holds here now.
     [[nodiscard]] sequence_statistics stats(std::uint32_t slot) const noexcept {
-        sequence_statistics s = calls_[slot];
+        sequence_statistics s = calls_[division_.seat(slot)];
         for (std::uint32_t layer = 0; layer < layers_; ++layer) {
             const statistics now = held(branches_.holder(slot, layer), layer);
             s.units += now.units, s.kept_bytes += now.kept_bytes;
@@ -294,8 +294,10 @@ template <class Types> class alignas(64) shard {
 
     /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
     /// shard's.
-    void init_sequences(const sequence_tables& all, std::uint32_t layers) noexcept {
+    void init_sequences(const sequence_tables& all, const shard_division& division,
+                        std::uint32_t layers) noexcept {
         branches_ = branch_table(all.branches, layers);
+        division_ = division;
         calls_ = all.calls;
         std::fill(calls_.begin(), calls_.end(), sequence_statistics());
         layers_ = layers;
@@ -448,7 +450,8 @@ template <class Types> class alignas(64) shard {
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
     layer_numbers numbers_;
     branch_table branches_;
-    std::span<sequence_statistics> calls_; ///< (sequences)
+    shard_division division_;
+    std::span<sequence_statistics> calls_; ///< (sequences of this shard)
     std::uint32_t layers_ = 0;             ///< of the model
 };
 

@@ -309,7 +309,7 @@ template <class Preset> class planner {
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
         if constexpr (types::in_chains) a.row_layers.blocks = frames;
         measure_row_layers(a);
-        m.metadata += a.plan.division.shards * sequence_bytes(c);
+        m.metadata += a.plan.division.shards * sequence_bytes(c, a.plan);
         const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
                           lent = m.tails + m.frames + pages * a.page_bytes;
         // What is transferred begins with a page of the device.
@@ -332,10 +332,9 @@ template <class Preset> class planner {
     }
 
     /// Of what a shard keeps of each sequence, wherever it begins.
-    [[nodiscard]] static std::size_t sequence_bytes(const config& c) noexcept {
+    [[nodiscard]] static std::size_t sequence_bytes(const config& c, const cache_plan& p) noexcept {
         carver tables;
-        static_cast<void>(
-            sequence_tables::take(tables, static_cast<std::uint32_t>(c.max_sequences), c.shape.layers));
+        static_cast<void>(sequence_tables::take(tables, p.division, p.max_sequences, c.shape.layers));
         return tables.used() + 64;
     }
     /// Of rows that are attended whole and of what belongs to them, in all shards.

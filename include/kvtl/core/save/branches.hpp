@@ -9,6 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/unit.hpp>
@@ -69,13 +70,13 @@ class branch_table {
 /// What a shard keeps of each sequence, whatever its stages are.
 struct sequence_tables {
     std::span<std::uint32_t> branches;
-    std::span<sequence_statistics> calls; ///< (sequences)
+    std::span<sequence_statistics> calls; ///< (sequences of the shard), by seat
 
-    [[nodiscard]] static sequence_tables take(carver& c, std::uint32_t sequences,
-                                              std::uint32_t layers) noexcept {
+    [[nodiscard]] static sequence_tables take(carver& c, const shard_division& division,
+                                              std::uint32_t sequences, std::uint32_t layers) noexcept {
         sequence_tables t;
         t.branches = branch_table::take(c, sequences, layers);
-        t.calls = c.take<sequence_statistics>(sequences);
+        t.calls = c.take<sequence_statistics>(division.sequences(sequences));
         return t;
     }
 };
