@@ -131,7 +131,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// (save/saved_file.hpp). Between tokens: every layer has taken the same ones and no prompt is open. Changes nothing of the
     /// sequence. Where the target's published generation is the sequence's last save, or the one it was loaded from, pages that
     /// have not changed since are kept. Of tables and rows in memory a file keeps the pieces that are equal in its published
-    /// generation. Cold: reads what is written and not in memory, and takes 1 MiB and 32 bytes for each page of a head beside memory_bytes while it lasts. Other threads in
+    /// generation, as a checksum of 64 bits says. Cold: reads what is written and not in memory, and takes 1 MiB and 32 bytes for
+    /// each page of a head beside memory_bytes while it lasts. Other threads in
     /// its shards get errc::busy. After an error the target has dropped what it was given.
     template <save_target To>
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
@@ -198,7 +199,9 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     ///          the first call that touches the layer of the parent or of the branch. Open pages of the parent's units in the
     ///          layer are written first. fork() sets aside the memory and the storage for that. So a copy fails only where a
     ///          device fails: the call then changes nothing and may be repeated, after retry_writes().
-    /// Cost:    O(layers * KV heads), without a transfer. Where a cache is for more than 256 sequences, all layers are copied at
+    /// Cost:    O(layers * KV heads), and with fixed groups a look at each page; without a transfer. Where frames have the memory
+    ///          of the branch's tables, they leave it: all that is resident of the branch's pool goes, and open pages are
+    ///          written, perhaps once per layer. Where a cache is for more than 256 sequences, all layers are copied at
     ///          once, as owners of a page might not be counted. No unit of the branch is resident at first.
     /// Later:   a shared unit moves to a place of its own before it takes an entry. It takes entries only while it is
     ///          resident; until then they are pending. So clusters that grow entry by entry may take entries at other steps than

@@ -189,7 +189,8 @@ struct sequence_statistics {
     std::uint64_t reads = 0; ///< issued during its calls
     std::uint64_t read_bytes = 0;
     std::uint64_t written_bytes = 0; ///< issued during its calls; an open page may be written in another's
-    std::uint64_t useful_bytes = 0, wasted_bytes = 0; ///< as in statistics
+    /// As in statistics. wasted_bytes counts for the sequence whose call gave a prefetch up, whichever had asked for it.
+    std::uint64_t useful_bytes = 0, wasted_bytes = 0;
     std::uint64_t chosen_bytes = 0, resident_chosen_bytes = 0;
     std::uint64_t moved_bytes = 0;   ///< written again after their first write, for whatever reason
     std::uint64_t fetch_wait_ns = 0; ///< where config.time_phases
@@ -206,7 +207,7 @@ struct sequence_statistics {
           moved_bytes(s.bytes_moved_by_updates + s.bytes_moved_by_forks),
           fetch_wait_ns(s.phase_ns.fetch_wait) {}
 
-    /// Adds what `now` has counted beyond `before`, and what it holds.
+    /// Adds what `now` has counted beyond `before`, and what it holds, but for tokens: shards have the same ones.
     void add(const sequence_statistics& now, const sequence_statistics& before) noexcept {
         steps += now.steps - before.steps;
         reads += now.reads - before.reads, read_bytes += now.read_bytes - before.read_bytes;

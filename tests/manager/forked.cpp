@@ -42,7 +42,7 @@ using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, devi
 using layers = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_virtualised, device>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
 using survivors = kvtl::snapkv_group;
-using late = kvtl::dynamickv; // budgets that compare layers
+using late = kvtl::dynamickv;                                              // budgets that compare layers
 using priced = kvtl::kv_manager<f32_on<kvtl::presets::kvtl_best, device>>; // one price for all layers
 
 const drift& stream() {

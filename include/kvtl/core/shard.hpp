@@ -40,7 +40,6 @@ struct no_stage {
     static bool prefetch_for_batch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return true; }
     static void cancel_prefetch() noexcept {}
     static status select(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
-    static status retry_writes(std::uint32_t) noexcept { return {}; }
     static void end(std::uint32_t) noexcept {}
     static bool holds(std::uint32_t, std::uint32_t) noexcept { return false; }
     static bool prompt_open(std::uint32_t, std::uint32_t) noexcept { return false; }
@@ -146,11 +145,9 @@ template <class Types> class alignas(64) shard {
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
         if constexpr (types::retrieves) {
             status done = retrieval_.retry_writes(slot);
-            branches_.each([&](std::uint32_t branch, std::uint32_t layer) {
-                const std::uint32_t from = branches_.source(branch, layer);
-                if (branch != slot && from != slot) return;
-                if (status s = retrieval_.retry_writes(branch == slot ? from : branch); !s) done = s;
-            });
+            for (std::uint32_t other = 0; other < calls_.size(); ++other)
+                if (branches_.related(slot, other))
+                    if (status s = retrieval_.retry_writes(other); !s) done = s;
             return done;
         }
         static_cast<void>(slot);

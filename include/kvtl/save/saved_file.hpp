@@ -689,7 +689,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                                                  std::size_t bytes) {
         constexpr std::size_t looked_at = 64; // around the one that would be there if all have their places
         const std::size_t first = std::min(before_.size(), changed_ - std::min(changed_, looked_at / 2));
-        std::array<std::optional<std::uint64_t>, saved_piece_bytes / 4096> content{}; // of so many blocks and one
+        std::array<std::optional<std::uint64_t>, saved_piece_bytes / 4096>
+            content{}; // of so many blocks and one
         for (const saved_piece& p : before_.subspan(first, std::min(looked_at, before_.size() - first))) {
             const std::size_t own = blocks_of(p.bytes, now_.page_bytes) * now_.page_bytes;
             if (p.bytes != bytes && (p.bytes > bytes || p.bytes != own)) continue;

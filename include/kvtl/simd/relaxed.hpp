@@ -39,11 +39,12 @@ inline constexpr bool has_relaxed_products<Arch, std::int8_t> = std::derived_fro
 /// Why there are none, where there are none.
 template <number E>
 inline constexpr const char* no_relaxed_products =
-    !std::is_same_v<E, bf16> ? "exact: the processor, or the build for it, lacks vpdpbusd (AVX512_VNNI)"
+    !std::is_same_v<E, bf16>
+        ? "exact: the processor, or the build for it, lacks vpdpbusd (AVX512_VNNI)"
 #if defined(__AVX512BF16__) && defined(__AMX_BF16__)
-                             : "exact: vdpbf16ps is slow on processors with AMX_BF16, which this build is for";
+        : "exact: vdpbf16ps is slow on processors with AMX_BF16, which this build is for";
 #else
-                             : "exact: the processor, or the build for it, lacks vdpbf16ps (AVX512_BF16)";
+        : "exact: the processor, or the build for it, lacks vdpbf16ps (AVX512_BF16)";
 #endif
 
 /// Whether they are used for rows of so many numbers.

@@ -48,6 +48,12 @@ class branch_table {
             if (source(b, layer) == slot) return b;
         return none;
     }
+    /// One of two sequences still has to copy a layer from the other.
+    [[nodiscard]] bool related(std::uint32_t a, std::uint32_t b) const noexcept {
+        for (std::uint32_t layer = 0; waiting_ > 0 && layer < layers_; ++layer)
+            if (source(a, layer) == b || source(b, layer) == a) return true;
+        return false;
+    }
     /// f(sequence, layer) for all that wait.
     template <class F> void each(F&& f) const noexcept {
         for (std::uint32_t i = 0; waiting_ > 0 && i < source_.size(); ++i)

@@ -171,9 +171,8 @@ template <class Preset>
             if (f.name == name) return std::string_view(f.value);
         return std::string_view();
     };
-    return std::all_of(may_differ.begin(), may_differ.end(), [&](std::string_view name) {
-        return value(saved, name) == value(here, name);
-    });
+    return std::all_of(may_differ.begin(), may_differ.end(),
+                       [&](std::string_view name) { return value(saved, name) == value(here, name); });
 }
 
 }} // namespace kvtl::v0

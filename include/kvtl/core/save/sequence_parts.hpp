@@ -1,4 +1,4 @@
-// A whole sequence to and from a target or to a branch, and what tells it from another one.
+// A whole sequence to and from a target, and what tells it from another one.
 //
 // What:   one walk over layers and KV heads of the model, each in the shard that has it. So a saved sequence knows nothing of
 //         shards and slots, and a cache that divides heads otherwise can go on with it. A head of a layer is a section.
@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>

@@ -336,7 +336,6 @@ template <class Types> class group_store : public page_store<Types> {
     static void extend_tables(std::uint32_t, std::uint32_t, std::uint32_t, Leave&&) noexcept {}
     static void trim_tables(std::uint32_t, std::uint32_t) noexcept {}
     static void empty_tables(std::uint32_t) noexcept {}
-    static void put_away_tails(pool&, std::uint32_t) noexcept {}
     /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
     /// False when there is no room: some have none then.
     [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
@@ -378,7 +377,8 @@ template <class Types> class group_store : public page_store<Types> {
                 if (status full = base::join(first); !full) return full;
             } else if (first = p_.layout->allocate_run(); first == none) {
                 return status::failure(errc::disk_full,
-                                       "fork: the file has no place for a branch of %u entries", s.stored);
+                                       "copying a branch's layer: the file has no place for %u entries",
+                                       s.stored);
             }
             branch.run(s.runs++) = first;
         }
@@ -529,8 +529,9 @@ template <class Types> class group_store : public page_store<Types> {
         return send();
     }
     [[nodiscard]] static status no_frame() noexcept {
-        return status::failure(errc::bound_too_small,
-                               "fork: memory_bytes: no page frame is free for the branch's pages");
+        return status::failure(
+            errc::bound_too_small,
+            "copying a branch's layer: no page frame is free for its pages; raise memory_bytes");
     }
     /// Places of a run that have complete pages, where each field has so many.
     [[nodiscard]] std::uint32_t complete_in_run(std::uint32_t run, std::uint32_t complete) const noexcept {

@@ -213,7 +213,8 @@ template <class Types> class unit_store : public page_store<Types> {
     }
     /// Sees to it that copy_lane() finds what it needs later, whatever happens until then: a lane of the sequence of lane `to` can
     /// get tables as long as those of lane `from`. Where frames have borrowed the memory for that, all that is resident leaves
-    /// (extend_tables()).
+    /// (extend_tables()), and open pages are written: the part of fork() that may take time, for each layer that has more units
+    /// than those before.
     template <class Leave>
     [[nodiscard]] status promise_copy(std::uint32_t from, std::uint32_t to, Leave&& leave) noexcept {
         auto& region = p_.lanes->region_of(to);
