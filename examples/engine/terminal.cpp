@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <iterator>
 #include <utility>
@@ -25,12 +27,14 @@ extern "C" void interrupt(int) {
     interrupted = 1;
 }
 extern "C" void end_soon(int) {
+    const int before = errno;
     ended = 1;
     ::dup2(no_input, STDIN_FILENO); // a read that is about to begin comes back, too
+    errno = before;
 }
 
 /// While it exists Ctrl-C sets a flag, and a read from the terminal comes back. What asks a program to end does so as well
-/// where the conversation is to be saved.
+/// where the conversation is to be saved; and who closes the other end of a pipe does not end it without that.
 class interrupts {
   public:
     explicit interrupts(bool ends) {
@@ -38,7 +42,8 @@ class interrupts {
         if (!ends) return;
         no_input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (no_input < 0) throw run_failure("cannot open /dev/null");
-        for (std::size_t i = 1; i < std::size(signals); ++i) take(i, end_soon);
+        for (std::size_t i = 1; i < std::size(signals); ++i)
+            take(i, signals[i] == SIGPIPE ? SIG_IGN : end_soon);
     }
     ~interrupts() {
         for (std::size_t i = 0; i < taken_; ++i) ::sigaction(signals[i], &previous_[i], nullptr);
@@ -48,7 +53,7 @@ class interrupts {
     interrupts& operator=(const interrupts&) = delete;
 
   private:
-    static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     void take(std::size_t i, void (*handler)(int)) {
         struct sigaction action = {};
         action.sa_handler = handler;
@@ -131,7 +136,8 @@ void talk_on(chat_engine& e, conversation& talk, const terminal_options& o) {
             if (typed) std::fputs("> ", stderr);
             interrupted = 0;
             std::string text;
-            if (ended != 0 || !std::getline(std::cin, text) || interrupted != 0) break;
+            if (ended != 0 || !std::getline(std::cin, text) || interrupted != 0 || ended != 0)
+                break; // of a line that a signal cut off nothing is said
             line = std::move(text);
         }
         const std::string text = *std::exchange(line, std::nullopt);
@@ -155,7 +161,7 @@ void talk_on(chat_engine& e, conversation& talk, const terminal_options& o) {
             const turn_end end = talk.say(text, cost, [&](const std::string& piece) {
                 if (!o.stream) return;
                 std::fwrite(piece.data(), 1, piece.size(), stdout);
-                std::fflush(stdout);
+                if (std::fflush(stdout) != 0) ended = 1; // nobody reads it any more
             });
             if (end == turn_end::withdrawn) {
                 std::fprintf(stderr,
@@ -184,9 +190,23 @@ void converse(chat_engine& e, const terminal_options& o, const char* program, ru
                      "with it\n",
                      program);
     if (!o.load_state.empty()) report.loaded = load(e, talk, o.load_state);
-    talk_on(e, talk, o);
-    if (!o.save_state.empty()) report.saved = save(e, talk, o.save_state);
+    std::exception_ptr failure; // what was said before it is saved
+    try {
+        talk_on(e, talk, o);
+    } catch (...) {
+        failure = std::current_exception();
+    }
     take_answers(report, talk.answers());
+    if (!failure) {
+        if (!o.save_state.empty()) report.saved = save(e, talk, o.save_state);
+        return;
+    }
+    try {
+        if (!o.save_state.empty()) report.saved = save(e, talk, o.save_state);
+    } catch (const std::exception& why) {
+        std::fprintf(stderr, "%s: not saved: %s\n", program, why.what());
+    }
+    std::rethrow_exception(failure);
 }
 
 } // namespace engine

@@ -97,6 +97,12 @@ for signal in INT TERM HUP; do
 done
 set +m
 rm -f said heard
+# who reads the answer leaves: what was said is saved
+rm -f talk.kvs
+printf '%s\n' "$one" "$two" | "$program" "${options[@]}" "${run[@]}" -n 1500 --save-state talk.kvs 2>err | head -c 1 >/dev/null
+status=${PIPESTATUS[1]}
+[ "$status" -eq 1 ] || complain "a pipe that was closed: exit status $status" # not all could be written
+has "[saved to talk.kvs: "
 
 # a text goes on as a conversation, and a conversation as a text
 plain=("${options[@]}")
