@@ -173,7 +173,9 @@ class needle_builder {
         std::vector<answer_span> spans;
         std::size_t at = from == 0 ? 0 : ends[from - 1];
         for (const std::string& a : answers) {
-            at = text.find(" is " + a, at) + 4;
+            at = text.find(" is " + a, at);
+            require(at != text.npos, "the tokens of a prompt do not spell its answer '" + a + "'");
+            at += 4;
             spans.push_back({token_at(at), token_at(at + a.size() - 1) + 1});
         }
         return spans;
