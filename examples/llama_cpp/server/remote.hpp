@@ -2,7 +2,7 @@
 //
 // What:    ask() begins to fetch what is longer than the server has of a prompt; the prompt waits for it, up to a deadline. What is
 //          stored in the folder is handed to put(), and sent when there is time; what could not be sent is tried again, 5 times in
-//          a minute. Whatever fails is computed, or stays in the folder. A folder of all servers is swept once an hour.
+//          30 s. Whatever fails is computed, or stays in the folder. A folder of all servers is swept once an hour.
 // Errors:  a line on standard error when the remote begins to fail, one when it goes on, and one for each conversation that is given
 //          up unsent; statistics().not_put counts those.
 // Bounds:  files that have come and were not taken count against the bytes of the store, and leave its free bytes on the disk.
