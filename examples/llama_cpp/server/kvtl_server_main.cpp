@@ -162,7 +162,7 @@ std::string remote_names(engine::kv_cache& cache, const std::string& folder) {
     kvtl::fingerprint_hash hash;
     hash.add_number(kvtl::saved_format_version);
     for (const kvtl::identity_field& f : engine::insist(file.identity()))
-        if (f.name != kvtl::may_differ) hash.add(f.name), hash.add(f.value);
+        if (kvtl::must_agree(f.name)) hash.add(f.name), hash.add(f.value);
     char text[32];
     std::snprintf(text, sizeof text, "kvtl:1:%016" PRIx64, hash.value());
     return text;
