@@ -21,8 +21,7 @@ one_line "layers" --layers 4294967295
 program=$kernels
 one_line "--json needs a file name" --json
 one_line "--json: cannot write no/such/folder/out.json" --json no/such/folder/out.json
-one_line "--json: valid: without --limits and --rivals" --limits=dot --json out.json
-one_line "--json: valid: without --limits and --rivals" --json out.json --rivals
+one_line "--json: valid: without --limits" --limits=dot --json out.json
 expect 2 "magic" --benchmark_filter=magic
 expect 2 "magic" --limits=magic
 one_line "--threads is 'x'; valid: 1 to 1024" --limits --threads x
