@@ -248,8 +248,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());
     for (std::uint32_t s = 0; s < shards; ++s) {
         auto& shard = made->shards[s];
-        shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()), p.division,
-                             g.layers());
+        shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),
+                             p.division, g.layers());
         shard.init_rows(c.compressor, a.row_layers, p, s, carve,
                         records.subspan(s * a.chain_bytes(), a.chain_bytes()));
         if constexpr (types::in_chains)
