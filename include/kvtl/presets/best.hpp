@@ -5,8 +5,8 @@
 //   estimator   moment_estimate: also corrects the values of clusters that are not read, and says what error
 //               an estimate makes
 //   selector    error_price: attends where the estimate is expected to err most, at one price for all heads and
-//               layers. What is resident costs a twentieth, what is read costs whole pages. attend_tokens is a
-//               mean, not a limit of each head
+//               layers. Clusters in memory cost a twentieth; clusters that are read cost whole pages.
+//               attend_tokens is a mean, not a limit of each head
 //   compressor  int8_row: half the bytes of an entry
 //   clusterer   12 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better, but fill less of
 //               their pages and take more index
