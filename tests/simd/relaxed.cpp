@@ -3,6 +3,7 @@
 #include <kvtl/simd/attend.hpp>
 
 #include "support/oracle.hpp"
+#include "support/partial_state.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,21 +19,7 @@ using arch = simd::default_arch;
 
 namespace {
 
-struct state {
-    std::vector<float> memory, scratch;
-    kvtl::partial view;
-
-    state(std::uint32_t group, std::uint32_t dim)
-        : memory(kvtl::partial_floats(group, dim)), scratch(simd::attend_scratch_floats(group)) {
-        view = kvtl::partial_at(memory.data(), group, dim);
-        kvtl::reset(view);
-    }
-    [[nodiscard]] std::vector<float> out() const {
-        std::vector<float> o(std::size_t{view.group} * view.dim);
-        kvtl::finish(view, o.data(), view.dim);
-        return o;
-    }
-};
+using state = kvtl_test::partial_state;
 
 double error_of(const float* out, const std::vector<double>& expected) {
     double worst = 0;
