@@ -98,7 +98,7 @@ constexpr auto some_weight = [](std::size_t row) { return std::log(1.0F + static
 } // namespace
 
 TEST_CASE_TEMPLATE("every row counts once for every query behind it", E, float, f16, bf16) {
-    for (const std::size_t tokens : {1, 63, 64, 65, 700}) { // 700 are several stretches of any type
+    for (const std::size_t tokens : {1U, 63U, 64U, 65U, 700U}) { // 700 are several stretches of any type
         CAPTURE(tokens);
         const lane_rows<E> rows(tokens);
         CHECK(error(rows, attend<float, false>(rows, 100, 8, no_weight), no_weight) < 1e-5);
@@ -114,7 +114,7 @@ TEST_CASE("an entry of weight ln n counts as n equal ones") {
 TEST_CASE("bits do not depend on chunks, nor on how many queries there is room for") {
     const lane_rows<f16> rows(700);
     const auto whole = attend<float, false>(rows, 700, 64, no_weight);
-    for (const std::size_t chunk : {1, 7, 64, 333}) {
+    for (const std::size_t chunk : {1U, 7U, 64U, 333U}) {
         const auto cut = attend<float, false>(rows, chunk, 2, no_weight);
         CHECK(std::memcmp(cut.data(), whole.data(), whole.size() * sizeof(float)) == 0);
     }

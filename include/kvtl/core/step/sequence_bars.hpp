@@ -124,8 +124,8 @@ template <class Types> class sequence_bars {
         if constexpr (any) {
             const std::size_t layers = plan_->model.layers;
             x_.bar[seat_of(to)] = x_.bar[seat_of(from)];
-            std::copy_n(x_.notes.begin() + seat_of(from) * layers, layers,
-                        x_.notes.begin() + seat_of(to) * layers);
+            std::ranges::copy(x_.notes.subspan(seat_of(from) * layers, layers),
+                              x_.notes.subspan(seat_of(to) * layers, layers).begin());
         }
         static_cast<void>(from), static_cast<void>(to);
     }
