@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 namespace {
 
@@ -78,8 +80,9 @@ struct options : engine::cache_options {
 /// A calibration file with random bases of full rank, and all frequency pairs.
 class bases_file {
   public:
-    explicit bases_file(const kvtl::shape& m)
-        : path_((std::filesystem::temp_directory_path() / ("kvtl-bases-" + std::to_string(::getpid())))
+    bases_file(const kvtl::shape& m, std::size_t number)
+        : path_((std::filesystem::temp_directory_path() /
+                 ("kvtl-bases-" + std::to_string(::getpid()) + "-" + std::to_string(number)))
                     .string()) {
         const std::uint32_t width = m.kv_heads * m.head_dim, pairs = m.head_dim / 2;
         std::vector<float> adapter, basis, gated;
@@ -118,6 +121,36 @@ class bases_file {
     std::string path_;
 };
 
+/// A stream and dense attention over it.
+struct stream {
+    stream(const kvtl::shape& model, std::size_t tokens, std::uint64_t seed) : data(model, tokens, seed) {}
+    drift data;
+    std::shared_ptr<dense_reference<kvtl::f16>> reference = std::make_shared<dense_reference<kvtl::f16>>(data);
+};
+
+/// What all policies are tried on, made once.
+class inputs {
+  public:
+    static const std::string& bases(const kvtl::shape& model) {
+        static std::map<std::string, bases_file> all;
+        const auto at = all.try_emplace(name(model), model, all.size()).first;
+        return at->second.path();
+    }
+    static const stream& of(const kvtl::shape& model, std::size_t tokens, std::uint64_t seed) {
+        static std::map<std::string, stream> all;
+        const std::string key = name(model) + std::to_string(tokens) + "/" + std::to_string(seed);
+        return all.try_emplace(key, model, tokens, seed).first->second;
+    }
+
+  private:
+    static std::string name(const kvtl::shape& m) {
+        std::string text;
+        for (const std::uint32_t n : {m.layers, m.query_heads, m.kv_heads, m.head_dim})
+            text += std::to_string(n) + "/";
+        return text;
+    }
+};
+
 /// `full` is exempt from its bound.
 std::size_t least(const options& o) {
     return least_bytes(o, std::size_t{96} << 20);
@@ -149,16 +182,15 @@ void play(std::string_view policy, const scene& s) {
     CAPTURE(s.prompt);
     CAPTURE(s.chunk);
     CAPTURE(s.smallest);
-    const bases_file bases(s.model);
     options o(policy, s.model, s.prompt + s.decode + s.turn + 16);
-    o.calibration = bases.path();
+    o.calibration = inputs::bases(s.model);
     const gates_file gates(s.model, gate_inputs_of(policy, s.model));
-    o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
+    o.gates = engine::policy_wants(policy).trained ? o.calibration : gates.path();
     o.shards = s.shards;
     if (s.smallest) o.memory_bytes = least(o);
-    const drift data(s.model, o.max_tokens, 7);
+    const stream& input = inputs::of(s.model, o.max_tokens, 7);
     any_cache cache(o);
-    reader<any_cache> one(cache, data, 9);
+    reader<any_cache> one(cache, input.data, 9, input.reference);
     one.prefill(s.prompt, chunk_of(policy, s.chunk, s.smallest));
     one.decode(s.decode);
     one.prefill(s.turn);
@@ -189,16 +221,15 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         CAPTURE(policy);
         play(policy, {.prompt = 0, .decode = 200, .smallest = true});
         const kvtl::shape model{2, 4, 2, 64};
-        const bases_file bases(model);
         options o(policy, model, 260);
-        o.calibration = bases.path();
+        o.calibration = inputs::bases(model);
         const gates_file gates(model, gate_inputs_of(policy, model));
-        o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
+        o.gates = engine::policy_wants(policy).trained ? o.calibration : gates.path();
         o.max_sequences = 2;
         o.memory_bytes = least(o);
-        const drift first(model, 260, 1), second(model, 260, 2);
+        const stream &first = inputs::of(model, 260, 1), &second = inputs::of(model, 260, 2);
         any_cache cache(o);
-        reader<any_cache> a(cache, first, 7), b(cache, second, 7);
+        reader<any_cache> a(cache, first.data, 7, first.reference), b(cache, second.data, 7, second.reference);
         CHECK_FALSE(cache.begin().ok());
         a.prefill(120, chunk_of(policy, 50, true));
         b.prefill(60);
@@ -214,14 +245,13 @@ TEST_CASE("decode from nothing, and two sequences at once") {
 
 TEST_CASE("sinks as long as the cache keep everything, longer ones are refused") {
     const kvtl::shape model{2, 4, 2, 64};
-    const bases_file bases(model);
     constexpr std::size_t tokens = 8;
     for (const auto policy : engine::policy_names()) {
         CAPTURE(policy);
         options o(policy, model, tokens);
-        o.calibration = bases.path();
+        o.calibration = inputs::bases(model);
         const gates_file gates(model, gate_inputs_of(policy, model));
-        o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
+        o.gates = engine::policy_wants(policy).trained ? o.calibration : gates.path();
         o.settings.push_back({std::string(policy), "cache", "sink_tokens", "9"});
         const auto refused = engine::open_cache(o);
         REQUIRE_FALSE(refused.ok());
@@ -230,9 +260,9 @@ TEST_CASE("sinks as long as the cache keep everything, longer ones are refused")
         o.settings.back().value = "8";
         if (std::string_view(policy).starts_with("shadowkv")) // whose first outlier lies behind the sinks
             o.settings.push_back({std::string(policy), "compressor", "skip", "8"});
-        const drift data(model, tokens, 3);
+        const stream& input = inputs::of(model, tokens, 3);
         any_cache cache(o);
-        reader<any_cache> one(cache, data);
+        reader<any_cache> one(cache, input.data, 1, input.reference);
         one.prefill(3); // shorter than the sinks
         one.decode(5);
         CHECK(one.error() < tolerance_of(policy));

@@ -16,13 +16,13 @@ namespace {
 numbers definition(const auto& lane, double lambda, double similar, std::uint32_t width,
                    std::size_t* left_out = nullptr) {
     const std::uint32_t tokens = lane.size().tokens, dim = lane.size().dim;
-    numbers cosine(std::size_t{tokens} * tokens, 0.0);
+    numbers cosine(std::size_t{tokens} * tokens, 0.0), norm(tokens);
+    for (std::uint32_t t = 0; t < tokens; ++t) norm[t] = lane.key_norm(t);
     for (std::uint32_t j = 0; j < tokens; ++j)
         for (std::uint32_t i = 0; i < tokens; ++i) {
             if (i == j) continue;
             for (std::uint32_t d = 0; d < dim; ++d)
-                cosine[j * tokens + i] +=
-                    lane.key(i, d) * lane.key(j, d) / lane.key_norm(i) / lane.key_norm(j);
+                cosine[j * tokens + i] += lane.key(i, d) * lane.key(j, d) / norm[i] / norm[j];
         }
     for (std::uint32_t j = 0; j < tokens; ++j)
         for (std::uint32_t i = tokens; i-- > 0;)
