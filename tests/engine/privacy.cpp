@@ -6,6 +6,8 @@
 #include "support/wrapped_memory.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 
 namespace {
 
@@ -27,10 +29,8 @@ struct page_log {
                 if (r.verb != kvtl::io_verb::write) continue;
                 for (std::uint32_t i = 0; i < r.slice_count; ++i)
                     for (std::size_t at = 0; at < r.slices[i].iov_len; at += page_bytes) {
-                        hash of_page;
-                        of_page.add({static_cast<const float*>(r.slices[i].iov_base) + at / sizeof(float),
-                                     page_bytes / sizeof(float)});
-                        pages_->push_back(of_page.take());
+                        const char* page = static_cast<const char*>(r.slices[i].iov_base) + at;
+                        pages_->push_back(std::hash<std::string_view>{}({page, page_bytes}));
                     }
             }
             return forwarding_queue::submit(requests);

@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 namespace kvtl_test {
 
-std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
+namespace {
+
+std::vector<float> made_rotation(std::size_t n, std::uint64_t seed) {
     oracle::generator random(seed);
     const auto dot = [n](const double* x, const double* y) { return std::inner_product(x, x + n, y, 0.0); };
     std::vector<double> a(n * n);
@@ -23,6 +28,17 @@ std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
     }
     std::vector<float> rows(n * n);
     std::transform(a.begin(), a.end(), rows.begin(), [](double x) { return static_cast<float>(x); });
+    return rows;
+}
+
+} // namespace
+
+std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
+    static std::map<std::pair<std::size_t, std::uint64_t>, std::vector<float>> known; // every preset asks for the same
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    auto& rows = known[{n, seed}];
+    if (rows.empty()) rows = made_rotation(n, seed);
     return rows;
 }
 
