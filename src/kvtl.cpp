@@ -4,6 +4,6 @@
 // header of kvtl is read. The CMake target kvtl::compiled does all three.
 // SPDX-License-Identifier: MIT
 #define KVTL_COMPILE
-#include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/cache_calls.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
 #include <kvtl/simd.hpp>

@@ -31,15 +31,16 @@ std::string symbols() {
     return text;
 }
 
-/// A line `ADDRESS T|W kvtl::v0::kv_manager<kvtl::v0::presets::PRESET, ...>::CALL(...`: code that other
-/// object files can link to.
-bool emitted(const std::string& all, const std::string& preset, const std::string& call) {
-    const std::string manager = " kvtl::v0::kv_manager<kvtl::v0::presets::" + preset + ",",
-                      member = ">::" + call + "(";
-    for (std::size_t at = all.find(manager); at != std::string::npos; at = all.find(manager, at + 1)) {
+/// A line `ADDRESS T|W kvtl::v0::CLASS<...ARGUMENT...>::CALL(...`: code that other object files can link to.
+bool emitted(const std::string& all, const std::string& of, const std::string& argument,
+             const std::string& call) {
+    const std::string begins = " kvtl::v0::" + of + "<", member = ">::" + call + "(";
+    for (std::size_t at = all.find(begins); at != std::string::npos; at = all.find(begins, at + 1)) {
         const std::string_view name = std::string_view(all).substr(at, all.find('\n', at) - at);
         const bool global = at > 0 && (all[at - 1] == 'W' || all[at - 1] == 'T');
-        if (global && name.find(member) != std::string_view::npos) return true;
+        if (global && name.find(argument) != std::string_view::npos &&
+            name.find(member) != std::string_view::npos)
+            return true;
     }
     return false;
 }
@@ -48,12 +49,17 @@ bool emitted(const std::string& all, const std::string& preset, const std::strin
 
 TEST_CASE("an explicitly instantiated manager has its calls in the object file") {
     const std::string all = symbols();
-    for (const char* preset : {"snapkv_group", "dynakv"})
-        for (const char* call :
-             {"open", "begin", "prefill", "attend", "append", "prefetch", "rewind", "stats", "end"}) {
+    for (const char* preset : {"presets::snapkv_group", "presets::dynakv"})
+        for (const char* call : {"open", "save", "load", "resize"}) {
             CAPTURE(std::string(preset));
             CAPTURE(std::string(call));
-            CHECK(emitted(all, preset, call));
+            CHECK(emitted(all, "kv_manager", preset, call));
         }
-    CHECK_FALSE(emitted(all, "snapkv_group", "no_such_call"));
+    for (const char* policy : {"window_attention", "variance_split"}) // what open() makes
+        for (const char* call : {"prefill", "attend", "append", "prefetch", "rewind"}) {
+            CAPTURE(std::string(policy));
+            CAPTURE(std::string(call));
+            CHECK(emitted(all, "shard", policy, call));
+        }
+    CHECK_FALSE(emitted(all, "kv_manager", "presets::snapkv_group", "no_such_call"));
 }

@@ -22,11 +22,12 @@ struct six_shards {
     struct shard {
         std::atomic_flag busy;
     };
-    std::array<shard, 6> shards{};
+    std::array<shard, 6> own{};
+    std::array<shard*, 6> shards{&own[0], &own[1], &own[2], &own[3], &own[4], &own[5]};
     [[nodiscard]] static bool owns(std::uint32_t slot, unsigned s) {
         return (s == 1 || s == 4) == (slot == 1);
     }
-    [[nodiscard]] bool held(unsigned s) const { return shards[s].busy.test(); }
+    [[nodiscard]] bool held(unsigned s) const { return shards[s]->busy.test(); }
 };
 using sequence_lock_type = kvtl::sequence_lock<six_shards>;
 
@@ -61,7 +62,7 @@ TEST_CASE("all shards of a sequence are held, and no other one") {
 TEST_CASE("where one shard is taken, none is held, and the one is named") {
     six_shards core;
     kvtl::shard_lock elsewhere;
-    REQUIRE(elsewhere.take(core.shards[3].busy));
+    REQUIRE(elsewhere.take(core.own[3].busy));
     {
         const sequence_lock_type turn(core, 0);
         CHECK_FALSE(turn.taken());

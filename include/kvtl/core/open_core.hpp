@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
-#include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/cache_core.hpp>
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/plan/storage_fingerprint.hpp>
 #include <kvtl/core/save/identity.hpp>
@@ -65,11 +65,13 @@ template <class Preset>
 
 /// Storage of a preset that stores something; nothing otherwise.
 template <class Types, bool = Types::retrieves> struct storage_part {
-    [[nodiscard]] io_device_info device_info() const noexcept {
+    [[nodiscard]] static io_device_info device_info() noexcept {
         io_device_info f;
         f.name = "in_memory";
         return f;
     }
+    static void use_arena(std::span<std::byte>) noexcept {}
+    [[nodiscard]] static bool land_all(const shard<Types>&) noexcept { return true; }
 };
 template <class Types> struct storage_part<Types, true> {
     typename Types::lane_table lanes;
@@ -78,56 +80,28 @@ template <class Types> struct storage_part<Types, true> {
 
     explicit storage_part(typename Types::device d) : device(std::move(d)) {}
     [[nodiscard]] io_device_info device_info() const noexcept { return device.device_info(); }
+    void use_arena(std::span<std::byte> arena) noexcept { use_arena_of(device, arena); }
+    [[nodiscard]] static bool land_all(shard<Types>& s) noexcept { return s.retrieved().land_all(); }
 };
 
-/// Frames that each pool of an open cache may have, and has (resize_core.hpp).
-struct frame_range {
-    std::uint32_t fewest = 0, most = 0, now = 0;
-    std::size_t bytes = 0;        ///< of one more or less in every pool
-    std::size_t memory_bytes = 0; ///< the config's
-    bool in_turn = false;         ///< pools have them in turn: as many as there are
-};
+/// Members are destroyed in reverse order: shards, the device, then the memory. Transfers end before that; where the device has
+/// given one up, the memory stays.
+template <class Types> struct open_cache final : cache_core<typename Types::element_type> {
+    using shard_type = shard<Types>;
 
-/// All that a manager has. Members are destroyed in reverse order: the device before the memory. Transfers end before that;
-/// where the device has given one up, the memory stays.
-template <class Types> struct cache_core {
-    using types = Types;
-    using shard_type = shard<types>;
+    storage_part<Types> storage;
+    std::vector<shard_type> own_shards;
 
-    reservation memory;
-    storage_part<types> storage;
-    shard_division division;
-    memory_parts parts;
-    std::string_view products; ///< of attention (planner::products)
-    frame_range frames;
-    std::span<std::byte> arena; ///< memory of all frames, which transfers use
-    std::vector<shard_type> shards;
-    call_checks<typename types::element_type> calls;
-    bool adapt_prompt = false;
-    std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
-    std::uint32_t kv_heads = 0;
-    std::size_t page_bytes = 0;           ///< of the store
-    std::vector<identity_field> identity; ///< what a saved sequence must have in common with this cache
-    std::uint64_t replacement = 0;        ///< fingerprint of the replacement policy and its settings
-    std::vector<std::uint64_t> saved_as;  ///< the digest of the last save of each sequence, or 0
-
-    template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
-    cache_core(const cache_core&) = delete;
-    cache_core& operator=(const cache_core&) = delete;
-    ~cache_core() {
-        if constexpr (Types::retrieves)
-            for (shard_type& s : shards)
-                if (!s.retrieved().land_all()) memory.leave();
+    template <class... Device>
+    explicit open_cache(std::uint32_t n, Device&&... d) : storage{std::forward<Device>(d)...}, own_shards(n) {
+        for (shard_type& s : own_shards) this->shards.push_back(&s);
     }
-
-    [[nodiscard]] io_device_info device_info() const noexcept { return storage.device_info(); }
-    [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {
-        return division.owns(slot, shard);
+    ~open_cache() override {
+        for (shard_type& s : own_shards)
+            if (!storage.land_all(s)) this->memory.leave();
     }
-    template <class F> void for_each_owner(std::uint32_t slot, F&& f) noexcept {
-        for (unsigned s = 0; s < calls.shards; ++s)
-            if (owns(slot, s)) f(shards[s]);
-    }
+    [[nodiscard]] io_device_info device_info() const noexcept override { return storage.device_info(); }
+    void use_arena(std::span<std::byte> all) noexcept override { storage.use_arena(all); }
 };
 
 /// The blocks of all lanes, without an entry yet.
@@ -162,11 +136,11 @@ template <class Lane>
 
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset>
-[[nodiscard, gnu::cold]] result<std::unique_ptr<cache_core<cache_types<Preset>>>>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<open_cache<cache_types<Preset>>>>
 open_core(const cache_config<Preset>& c, const geometry& g, const typename planner<Preset>::answer& a,
           const calibration_blob& bases) {
-    using core_type = cache_core<cache_types<Preset>>;
-    using types = typename core_type::types;
+    using types = cache_types<Preset>;
+    using core_type = open_cache<types>;
     const std::uint32_t shards = a.plan.division.shards;
     // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
     const bool may_lend = a.borrowed_bytes() > 0;
@@ -200,9 +174,9 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
                                              .max_bytes = a.page_bytes + data + step,
                                              .timeout_ms = c.io_timeout_ms});
         if (!device) return device.error();
-        made = std::make_unique<core_type>(std::move(*device));
+        made = std::make_unique<core_type>(shards, std::move(*device));
     } else {
-        made = std::make_unique<core_type>();
+        made = std::make_unique<core_type>(shards);
     }
     made->layer_numbers = a.row_layers.others;
     cache_plan p = a.plan;
@@ -211,6 +185,10 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     made->memory = std::move(*memory);
     made->division = p.division;
     made->parts = a.parts;
+    made->preset = preset_name<Preset>();
+    made->stores = types::retrieves;
+    made->residency_decides = types::residency_decides;
+    made->needs_mass = planner<Preset>::evicts_by_mass;
     made->products = planner<Preset>::products(c, g.head_dim());
     const bool in_turn = p.takes_turns();
     made->frames = {.fewest = in_turn ? p.frames : p.fewest_frames,
@@ -231,7 +209,6 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     made->calls.query_heads = g.query_heads();
     made->calls.reads_probe = contains(needed_inputs<Preset>(), engine_input::probe);
     made->calls.slots = sequence_slots(p.max_sequences);
-    made->shards = std::vector<typename core_type::shard_type>(shards);
 
     carver carve(fixed);
     calibration_view view;
@@ -247,7 +224,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     const std::span<std::byte> records =
         made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());
     for (std::uint32_t s = 0; s < shards; ++s) {
-        auto& shard = made->shards[s];
+        auto& shard = made->own_shards[s];
         shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),
                              p.division, g.layers());
         shard.init_rows(c.compressor, a.row_layers, p, s, carve,
@@ -261,8 +238,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         auto rows_plan = a.rows;
         rows_plan.plan.numbers = p.numbers;
         for (std::uint32_t s = 0; s < shards; ++s) {
-            made->shards[s].kept().init(c, rows_plan, s, carve, rows.subspan(s * blocks, blocks));
-            made->shards[s].kept().bind(view);
+            made->own_shards[s].kept().init(c, rows_plan, s, carve, rows.subspan(s * blocks, blocks));
+            made->own_shards[s].kept().bind(view);
         }
     }
     if constexpr (types::retrieves) {
@@ -276,7 +253,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         if (lends && p.lent_page <= system_page()) reservation::in_small_pages(borrowed);
         const std::size_t shard_frames = frames.size() / shards, shard_borrowed = borrowed.size() / shards;
         for (std::uint32_t s = 0; s < shards; ++s) {
-            auto& stage = made->shards[s].retrieved();
+            auto& stage = made->own_shards[s].retrieved();
             stage.init(p, c, g, s, storage.device, storage.lanes, carve,
                        frames.subspan(s * shard_frames, shard_frames),
                        borrowed.subspan(s * shard_borrowed, shard_borrowed),

@@ -8,7 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/open_core.hpp>
+#include <kvtl/core/cache_core.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 
@@ -19,59 +19,55 @@
 namespace kvtl { inline namespace v0 {
 
 /// The bytes that resize_core() takes: all the same where nothing can be given up.
-template <class Core> [[nodiscard, gnu::cold]] memory_range memory_range_of(const Core& core) noexcept {
-    const frame_range& r = core.frames;
-    const std::size_t now = core.parts.total(), all = now + (r.most - r.now) * r.bytes;
+[[nodiscard, gnu::cold]] inline memory_range memory_range_of(const frame_range& r, std::size_t now) noexcept {
+    const std::size_t all = now + (r.most - r.now) * r.bytes;
     return {all - (r.most - r.fewest) * r.bytes, now, std::max(all, r.memory_bytes)};
 }
 
 /// memory_bytes from now on; the caller holds all shards.
-template <class Core>
-[[nodiscard, gnu::cold]] status resize_core(Core& core, std::size_t memory_bytes) noexcept {
+template <element E>
+[[nodiscard, gnu::cold]] status resize_core(cache_core<E>& core, std::size_t memory_bytes,
+                                            const rare_shard_calls& rare) noexcept {
     frame_range& r = core.frames;
     if (r.most == 0)
         return status::failure(errc::unsupported,
                                "resize: nothing of this cache lies on storage, all of its memory is in use");
-    if constexpr (Core::types::retrieves) {
-        if (r.in_turn)
-            return status::failure(
-                errc::unsupported,
-                "resize: the layers of this cache have its memory in turn, all of it is in use");
-        const memory_range may = memory_range_of(core);
-        if (memory_bytes < may.least || memory_bytes > may.most)
-            return status::failure(
-                memory_bytes < may.least ? errc::bound_too_small : errc::out_of_range,
-                "resize: memory_bytes is %zu; valid: %zu, with the fewest frames, to %zu, with "
-                "which the cache was opened",
-                memory_bytes, may.least, may.most);
-        const std::size_t all = may.now + (r.most - r.now) * r.bytes,
-                          less = memory_bytes >= all ? 0 : (all - memory_bytes + r.bytes - 1) / r.bytes;
-        const auto frames = static_cast<std::uint32_t>(r.most - less);
-        if (frames == r.now) return {};
-        for (auto& shard : core.shards)
-            if (status s = shard.retrieved().come_to_rest(); !s) return s;
-        const bool large = core.memory.is_large();
-        if (frames < r.now) {
-            use_arena_of(core.storage.device, {});
-            if (core.device_info().registered_arena)
-                return status::failure(
-                    errc::unsupported,
-                    "resize: the device %s keeps the memory pinned (io.register_arena = false "
-                    "would not)",
-                    core.device_info().name);
-        }
-        bool taken = true;
-        for (auto& shard : core.shards) taken = shard.retrieved().limit_frames(frames, large) && taken;
-        if (!taken) // all of it is there still
-            for (auto& shard : core.shards) static_cast<void>(shard.retrieved().limit_frames(r.now, large));
-        if ((taken ? frames : r.now) == r.most) use_arena_of(core.storage.device, core.arena);
-        if (!taken)
+    if (r.in_turn)
+        return status::failure(
+            errc::unsupported,
+            "resize: the layers of this cache have its memory in turn, all of it is in use");
+    const memory_range may = memory_range_of(r, core.parts.total());
+    if (memory_bytes < may.least || memory_bytes > may.most)
+        return status::failure(
+            memory_bytes < may.least ? errc::bound_too_small : errc::out_of_range,
+            "resize: memory_bytes is %zu; valid: %zu, with the fewest frames, to %zu, with "
+            "which the cache was opened",
+            memory_bytes, may.least, may.most);
+    const std::size_t all = may.now + (r.most - r.now) * r.bytes,
+                      less = memory_bytes >= all ? 0 : (all - memory_bytes + r.bytes - 1) / r.bytes;
+    const auto frames = static_cast<std::uint32_t>(r.most - less);
+    if (frames == r.now) return {};
+    for (shard_base* shard : core.shards)
+        if (status s = rare.come_to_rest(*shard); !s) return s;
+    const bool large = core.memory.is_large();
+    if (frames < r.now) {
+        core.use_arena({});
+        if (core.device_info().registered_arena)
             return status::failure(errc::unsupported,
-                                   "resize: the system does not take memory back, as when it is locked");
-        core.parts.frames = core.parts.frames + frames * r.bytes - r.now * r.bytes;
-        r.now = frames;
+                                   "resize: the device %s keeps the memory pinned (io.register_arena = false "
+                                   "would not)",
+                                   core.device_info().name);
     }
-    static_cast<void>(memory_bytes);
+    bool taken = true;
+    for (shard_base* shard : core.shards) taken = rare.limit_frames(*shard, frames, large) && taken;
+    if (!taken) // all of it is there still
+        for (shard_base* shard : core.shards) static_cast<void>(rare.limit_frames(*shard, r.now, large));
+    if ((taken ? frames : r.now) == r.most) core.use_arena(core.arena);
+    if (!taken)
+        return status::failure(errc::unsupported,
+                               "resize: the system does not take memory back, as when it is locked");
+    core.parts.frames = core.parts.frames + frames * r.bytes - r.now * r.bytes;
+    r.now = frames;
     return {};
 }
 

@@ -35,13 +35,13 @@ template <class Core> class sequence_lock {
   public:
     explicit sequence_lock(Core& core, std::uint32_t slot = none) noexcept : core_(&core), slot_(slot) {
         for (; end_ < core.calls.shards; ++end_)
-            if (takes(end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire)) return;
+            if (takes(end_) && core.shards[end_]->busy.test_and_set(std::memory_order_acquire)) return;
     }
     sequence_lock(const sequence_lock&) = delete;
     sequence_lock& operator=(const sequence_lock&) = delete;
     ~sequence_lock() {
         while (end_-- > 0)
-            if (takes(end_)) core_->shards[end_].busy.clear(std::memory_order_release);
+            if (takes(end_)) core_->shards[end_]->busy.clear(std::memory_order_release);
     }
     [[nodiscard]] bool taken() const noexcept { return end_ == core_->calls.shards; }
     /// The shard that another thread is in.

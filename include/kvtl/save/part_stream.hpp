@@ -48,6 +48,10 @@ class part_stream {
         bytes(reinterpret_cast<std::byte*>(first), n * sizeof(T));
     }
     template <class T> void value(T& x) noexcept { array(&x, 1); }
+    /// What follows belongs to a KV head of a layer: to the `index`-th head of the model.
+    virtual void next_head(std::uint32_t index) noexcept { static_cast<void>(index); }
+    /// What follows is who is resident in the pool of a part of the sequence. False: the stream has nothing of the kind.
+    virtual bool next_pool(std::uint32_t part) noexcept { return static_cast<void>(part), false; }
     /// The next page of entries, in order. True: a save before has it, so that its bytes are not needed. Otherwise they come
     /// with pages(), in the same order. unchanged: since the save before, if that has it. ends: the last page of a unit,
     /// or a page that never changes.

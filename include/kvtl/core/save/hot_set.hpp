@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/save/pool_role.hpp>
 #include <kvtl/core/store/unit_store.hpp>
 #include <kvtl/save/part_stream.hpp>
 
@@ -21,12 +22,6 @@
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
-
-/// Which part of a sequence a pool has, and what decides who leaves it.
-struct pool_role {
-    std::uint32_t part = 0, parts = 1; ///< of the shards that have the sequence
-    std::uint64_t replacement = 0;     ///< fingerprint of the policy and its settings
-};
 
 template <class Types> class hot_set {
     using store = unit_store<Types>;

@@ -7,8 +7,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/save/hot_set.hpp>
-#include <kvtl/core/save/identity.hpp>
+#include <kvtl/core/cache_core.hpp>
+#include <kvtl/core/save/compare_identity.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/save/part_stream.hpp>
 #include <kvtl/save/saved.hpp>
@@ -29,7 +29,7 @@ template <class To> class save_stream final : public part_stream {
     save_stream(To& to, bool again) noexcept
         : part_stream(direction::save, "save"), to_(&to), again_(again) {}
 
-    void next(std::uint32_t index) noexcept {
+    void next_head(std::uint32_t index) noexcept override {
         finish();
         kind_ = section_kind::lane;
         index_ = index;
@@ -45,8 +45,7 @@ template <class To> class save_stream final : public part_stream {
                 fail(std::move(s));
         }
     }
-    /// What follows is who is resident in the pool of a part of the sequence.
-    bool next_pool(std::uint32_t part) noexcept {
+    bool next_pool(std::uint32_t part) noexcept override {
         finish();
         kind_ = section_kind::hot;
         index_ = part;
@@ -102,7 +101,7 @@ template <class From> class load_stream final : public part_stream {
   public:
     explicit load_stream(From& from) noexcept : part_stream(direction::load, "load"), from_(&from) {}
 
-    void next(std::uint32_t index) noexcept {
+    void next_head(std::uint32_t index) noexcept override {
         const auto of = [&](section_kind kind) { // a head that begins no lane has nothing
             const saved_section* s = find_section(from_->sections(), kind, index);
             return s == nullptr ? saved_section{.index = index} : *s;
@@ -111,8 +110,7 @@ template <class From> class load_stream final : public part_stream {
         pages_ = of(section_kind::pages);
         at_ = page_at_ = 0;
     }
-    /// False: the save has nothing of the kind.
-    bool next_pool(std::uint32_t part) noexcept {
+    bool next_pool(std::uint32_t part) noexcept override {
         const saved_section* s = find_section(from_->sections(), section_kind::hot, part);
         if (s == nullptr) return false;
         lane_ = *s;
@@ -146,12 +144,41 @@ template <class From> class load_stream final : public part_stream {
     std::vector<block_ref> refs_;
 };
 
+/// Tokens of the first layer.
+template <element E> [[nodiscard]] std::uint32_t tokens_of(cache_core<E>& core, std::uint32_t slot) noexcept {
+    std::uint32_t n = 0;
+    core.for_each_owner(slot, [&](shard_base& shard) {
+        if (const std::uint32_t have = shard.tokens(slot, 0); have != none) n = have;
+    });
+    return n;
+}
+/// Between two tokens: every layer has taken the same ones, and no prompt is open.
+template <element E>
+[[nodiscard, gnu::cold]] status at_rest(cache_core<E>& core, const char* call, std::uint32_t slot,
+                                        std::uint32_t tokens) noexcept {
+    status wrong;
+    core.for_each_owner(slot, [&](shard_base& shard) {
+        for (std::uint32_t l = 0; l < core.calls.layers && wrong.ok(); ++l) {
+            if (tokens > 0) wrong = shard.ready(call, slot, l);
+            const std::uint32_t have = shard.tokens(slot, l);
+            if (wrong.ok() && have != none && have != tokens)
+                wrong = status::failure(
+                    errc::invalid_argument,
+                    "%s: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
+                    "every layer has taken the same",
+                    call, l, have, tokens);
+        }
+    });
+    return wrong;
+}
+
 /// A core's sequences on their way. The caller holds all shards that have a part of the sequence.
-template <class Core> class sequence_parts {
+template <element E> class sequence_parts {
   public:
     static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
 
-    explicit sequence_parts(Core& core) noexcept : core_(&core) {}
+    sequence_parts(cache_core<E>& core, const rare_shard_calls& shards) noexcept
+        : core_(&core), shards_(&shards) {}
 
     /// Tells sequences apart that a save would tell apart.
     [[nodiscard]] result<std::uint64_t> hash(std::uint32_t slot) {
@@ -163,8 +190,8 @@ template <class Core> class sequence_parts {
 
     template <save_target To>
     [[nodiscard]] result<save_facts> save(std::uint32_t slot, To& to, const save_options& o) {
-        const std::uint32_t tokens = tokens_of(slot);
-        status done = at_rest("save", slot, tokens);
+        const std::uint32_t tokens = tokens_of(*core_, slot);
+        status done = at_rest(*core_, "save", slot, tokens);
         if (done.ok()) done = copy_all_own(slot);
         if (done.ok()) done = to.begin();
         if (done.ok()) {
@@ -211,32 +238,16 @@ template <class Core> class sequence_parts {
                                    static_cast<unsigned long long>(facts.tokens), core_->calls.max_tokens);
         load_stream<From> io(from);
         status done = walk(io, slot);
-        if (done.ok()) done = at_rest("load", slot, static_cast<std::uint32_t>(facts.tokens));
+        if (done.ok()) done = at_rest(*core_, "load", slot, static_cast<std::uint32_t>(facts.tokens));
         if (done.ok()) {
-            const bool same = hot_sets(io, slot) || !Core::types::residency_decides;
+            const bool same = hot_sets(io, slot) || !core_->residency_decides;
             if (io.ok()) {
                 note_saved(slot, facts.digest);
                 return same && same_attention(*saved, core_->identity);
             }
             done = io.error();
         }
-        core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
-        return done;
-    }
-
-    /// Makes a branch of a sequence in a slot of the same shards that nobody sees yet. Its layers are copied when they are
-    /// touched; at once, where so many sequences may share a page that their owners could not be counted. After an error its
-    /// lanes are as after end().
-    [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) noexcept {
-        status done = at_rest("fork", parent, tokens_of(parent));
-        const std::uint32_t sequences = core_->calls.slots.size();
-        core_->for_each_owner(slot, [&](auto& shard) {
-            if (done.ok()) done = shard.fork(parent, slot);
-            if constexpr (Core::types::retrieves)
-                if (done.ok() && sequences > shard.store().most_owners) done = shard.copy_all_own(slot);
-        });
-        if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
-        static_cast<void>(sequences);
+        core_->for_each_owner(slot, [&](shard_base& shard) { shard.end(slot); });
         return done;
     }
 
@@ -244,77 +255,52 @@ template <class Core> class sequence_parts {
     /// A branch copies the layers that it still has from others.
     [[nodiscard]] status copy_all_own(std::uint32_t slot) noexcept {
         status done;
-        core_->for_each_owner(slot, [&](auto& shard) {
+        core_->for_each_owner(slot, [&](shard_base& shard) {
             if (done.ok()) done = shard.copy_all_own(slot);
         });
         return done;
     }
     /// Which units are in memory, of each shard that has a part of the sequence. True: all of them have it.
-    template <class Stream> [[nodiscard]] bool hot_sets(Stream& io, std::uint32_t slot) noexcept {
+    [[nodiscard]] bool hot_sets(part_stream& io, std::uint32_t slot) noexcept {
         pool_role role{.parts = 0, .replacement = core_->replacement};
-        core_->for_each_owner(slot, [&](auto&) { ++role.parts; });
+        core_->for_each_owner(slot, [&](const shard_base&) { ++role.parts; });
         bool all = true;
-        core_->for_each_owner(slot, [&](auto& shard) {
-            all = io.ok() && io.next_pool(role.part) && shard.hot_set_parts(io, slot, role) && all;
+        core_->for_each_owner(slot, [&](shard_base& shard) {
+            all = io.ok() && io.next_pool(role.part) && shards_->hot_set_parts(shard, io, slot, role) && all;
             ++role.part;
         });
         return all;
     }
     void note_saved(std::uint32_t slot, std::uint64_t digest) noexcept {
-        core_->for_each_owner(slot, [&](auto& shard) { shard.note_saved(slot); });
+        core_->for_each_owner(slot, [&](shard_base& shard) { shards_->note_saved(shard, slot); });
         core_->saved_as[slot] = digest;
     }
-    [[nodiscard]] std::uint32_t tokens_of(std::uint32_t slot) noexcept {
-        std::uint32_t n = 0;
-        core_->for_each_owner(slot, [&](auto& shard) {
-            if (const std::uint32_t have = shard.tokens(slot, 0); have != none) n = have;
-        });
-        return n;
-    }
-    /// Between two tokens: every layer has taken the same ones, and no prompt is open.
-    [[nodiscard]] status at_rest(const char* call, std::uint32_t slot, std::uint32_t tokens) noexcept {
-        status wrong;
-        core_->for_each_owner(slot, [&](auto& shard) {
-            for (std::uint32_t l = 0; l < core_->calls.layers && wrong.ok(); ++l) {
-                if (tokens > 0) wrong = shard.ready(call, slot, l);
-                const std::uint32_t have = shard.tokens(slot, l);
-                if (wrong.ok() && have != none && have != tokens)
-                    wrong = status::failure(
-                        errc::invalid_argument,
-                        "%s: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
-                        "every layer has taken the same",
-                        call, l, have, tokens);
-            }
-        });
-        return wrong;
-    }
-
     /// Memory for pages on their way, where there are any.
     [[nodiscard]] status take_batch(reservation& batch) {
-        if constexpr (Core::types::retrieves) {
-            const std::size_t page = core_->device_info().page;
-            auto memory = reservation::make(std::max(batch_bytes, 4 * core_->page_bytes),
-                                            std::max<std::size_t>(page, 4096));
-            if (!memory) return memory.error();
-            batch = std::move(*memory);
-        }
-        static_cast<void>(batch);
+        if (!core_->stores) return {};
+        const std::size_t page = core_->device_info().page;
+        auto memory = reservation::make(std::max(batch_bytes, 4 * core_->page_bytes),
+                                        std::max<std::size_t>(page, 4096));
+        if (!memory) return memory.error();
+        batch = std::move(*memory);
         return {};
     }
-    template <class Stream> [[nodiscard]] status walk(Stream& io, std::uint32_t slot) {
+    [[nodiscard]] status walk(part_stream& io, std::uint32_t slot) {
         reservation batch;
         if (status s = take_batch(batch); !s) return s;
         const std::uint32_t heads = core_->kv_heads;
         for (std::uint32_t layer = 0; layer < core_->calls.layers && io.ok(); ++layer)
             for (std::uint32_t head = 0; head < heads && io.ok(); ++head) {
-                if constexpr (requires { io.next(0U); }) io.next(layer * heads + head);
-                core_->for_each_owner(
-                    slot, [&](auto& shard) { shard.parts(io, slot, layer, head, batch.memory()); });
+                io.next_head(layer * heads + head);
+                core_->for_each_owner(slot, [&](shard_base& shard) {
+                    shards_->parts(shard, io, slot, layer, head, batch.memory());
+                });
             }
         return io.error();
     }
 
-    Core* core_;
+    cache_core<E>* core_;
+    const rare_shard_calls* shards_;
 };
 
 }} // namespace kvtl::v0

@@ -1,0 +1,70 @@
+// All that an open cache has, as its calls see it: they are the same for all presets that store the same elements.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/shard_base.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/save/saved.hpp>
+#include <kvtl/slots/io.hpp>
+#include <kvtl/statistics.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+/// Frames that each pool of an open cache may have, and has (resize_core.hpp).
+struct frame_range {
+    std::uint32_t fewest = 0, most = 0, now = 0;
+    std::size_t bytes = 0;        ///< of one more or less in every pool
+    std::size_t memory_bytes = 0; ///< the config's
+    bool in_turn = false;         ///< pools have them in turn: as many as there are
+};
+
+/// E: what entries are stored as. What has the preset's types derives from it (open_core.hpp).
+template <element E> struct cache_core {
+    reservation memory; ///< destroyed last
+    shard_division division;
+    memory_parts parts;
+    std::string_view preset;   ///< its name
+    std::string_view products; ///< of attention (planner::products)
+    bool stores = false;       ///< entries are units on storage, and some are chosen
+    bool residency_decides = false;
+    bool needs_mass = false; ///< it evicts by attention mass
+    bool adapt_prompt = false;
+    frame_range frames;
+    std::span<std::byte> arena; ///< memory of all frames, which transfers use
+    std::vector<shard_base*> shards;
+    call_checks<E> calls;
+    std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
+    std::uint32_t kv_heads = 0;
+    std::size_t page_bytes = 0;           ///< of the store
+    std::vector<identity_field> identity; ///< what a saved sequence must have in common with this cache
+    std::uint64_t replacement = 0;        ///< fingerprint of the replacement policy and its settings
+    std::vector<std::uint64_t> saved_as;  ///< the digest of the last save of each sequence, or 0
+
+    cache_core() = default;
+    cache_core(const cache_core&) = delete;
+    cache_core& operator=(const cache_core&) = delete;
+    virtual ~cache_core() = default;
+
+    [[nodiscard]] virtual io_device_info device_info() const noexcept = 0;
+    /// Memory that the device transfers to and from; none: it keeps none pinned.
+    virtual void use_arena(std::span<std::byte> arena) noexcept = 0;
+
+    [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {
+        return division.owns(slot, shard);
+    }
+    template <class F> void for_each_owner(std::uint32_t slot, F&& f) noexcept {
+        for (unsigned s = 0; s < calls.shards; ++s)
+            if (owns(slot, s)) f(*shards[s]);
+    }
+};
+
+}} // namespace kvtl::v0
