@@ -5,5 +5,6 @@
 // SPDX-License-Identifier: MIT
 #define KVTL_COMPILE
 #include <kvtl/core/cache_calls.hpp>
+#include <kvtl/core/shard.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
 #include <kvtl/simd.hpp>

@@ -481,7 +481,7 @@ template <element E> class cache_calls {
             bool more = true;
             std::size_t at = first;
             for (std::size_t i = 0; i < steps && more; at += parts[i++].tokens) {
-                const auto ask = [&](shard_base& s, std::uint32_t l) -> status {
+                auto ask = [&](shard_base& s, std::uint32_t l) -> status {
                     more = s.prefetch_for_batch(parts[i].seq.slot, l, q.subspan(at * row, row));
                     return {};
                 };
@@ -574,10 +574,8 @@ template <element E> class cache_calls {
     }
 };
 
-#ifdef KVTL_INSTANCE
-KVTL_INSTANCE class cache_calls<float>;
+#ifdef KVTL_INSTANCE // other elements are rare, and all cost those who build the library
 KVTL_INSTANCE class cache_calls<f16>;
-KVTL_INSTANCE class cache_calls<bf16>;
 #endif
 
 }} // namespace kvtl::v0

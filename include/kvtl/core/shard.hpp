@@ -18,11 +18,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/shard_base.hpp>
 #include <kvtl/core/step/retention_stage.hpp>
 #include <kvtl/core/step/retrieval_stage.hpp>
 #include <kvtl/core/step/row_stage.hpp>
+#include <kvtl/policies/support/plain_rows.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -324,6 +326,10 @@ template <class Types> class alignas(64) shard final : public shard_base {
     row_stage<typename types::element_type, typename types::chain_codec> rows_;
     layer_numbers numbers_;
 };
+
+#ifdef KVTL_INSTANCE // layers that slide, and presets that keep plain rows of everything
+KVTL_INSTANCE class row_stage<f16, plain_rows<f16>>;
+#endif
 
 template <class Types>
 inline constexpr rare_shard_calls rare_calls_of{
