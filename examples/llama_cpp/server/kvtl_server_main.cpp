@@ -8,8 +8,8 @@
 // Exit status: 0 after SIGTERM or SIGINT, 2 for what can never work (bad usage, unreadable file, a model that has to be
 // refused), 1 for what fails later.
 // SPDX-License-Identifier: MIT
-#include <kvtl/core/plan/storage_fingerprint.hpp>
 #include <kvtl/core/save/identity.hpp>
+#include <kvtl/save/fingerprint.hpp>
 #include <kvtl/save/saved_file.hpp>
 #include <kvtl/version.hpp>
 

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,10 +55,8 @@ template <element E> class cache_calls {
     /// copied first. If a device fails at that, the sequence stays open: retry_writes() and end it again, or end the branches
     /// first.
     status end(sequence_id seq) noexcept {
-        if (status unknown = core_->calls.sequence("end", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("end", mine.blocked());
-        if (status ended = core_->calls.sequence("end", seq); !ended) return ended; // somebody was faster
+        const held_sequence mine(*core_, "end", seq);
+        if (!mine.held) return mine.held;
         status copied;
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
             if (copied.ok()) copied = s.copy_to_branches(seq.slot);
@@ -215,11 +214,9 @@ template <element E> class cache_calls {
     /// memory, still be held (as plain rows where a retention drops and its codec keeps records); what was dropped in their favour does not come back.
     status rewind(sequence_id seq, std::size_t n) noexcept {
         const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(n, none - 1));
-        if (status unknown = core_->calls.sequence("rewind", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("rewind", mine.blocked());
-        status refused = core_->calls.sequence("rewind", seq); // it may have ended meanwhile
-        if (!refused) return refused;
+        const held_sequence mine(*core_, "rewind", seq);
+        if (!mine.held) return mine.held;
+        status refused;
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
                 refused = s.check_rewind(seq.slot, l, count, {"rewind", "n", n});
@@ -238,10 +235,8 @@ template <element E> class cache_calls {
     /// some layers have thinned a prompt out whose last chunk others wait for. What had left a window for the tokens
     /// that go stays where it went.
     status rewind_to(sequence_id seq, std::size_t tokens) noexcept {
-        if (status unknown = core_->calls.sequence("rewind_to", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("rewind_to", mine.blocked());
-        if (status ended = core_->calls.sequence("rewind_to", seq); !ended) return ended;
+        const held_sequence mine(*core_, "rewind_to", seq);
+        if (!mine.held) return mine.held;
         const auto for_each_beyond = [&](auto&& f) {
             core_->for_each_owner(seq.slot, [&](shard_base& s) {
                 for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
@@ -357,16 +352,13 @@ template <element E> class cache_calls {
     template <save_target To>
     [[nodiscard, gnu::cold]] result<save_facts> save_to(sequence_id seq, To& to, const save_options& options,
                                                         const rare_shard_calls& rare) {
-        if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("save", mine.blocked());
-        if (status ended = core_->calls.sequence("save", seq); !ended) return ended;
+        const held_sequence mine(*core_, "save", seq);
+        if (!mine.held) return mine.held;
         return sequence_parts(*core_, rare).save(seq.slot, to, options);
     }
     [[nodiscard, gnu::cold]] result<save_facts> save_to(sequence_id seq, const std::string& path,
                                                         const save_options& options,
                                                         const rare_shard_calls& rare) {
-        if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
         const auto into = [&](result<saved_file> file) -> result<save_facts> {
             if (!file) return file.error();
             const auto facts = save_to(seq, *file, options, rare);
@@ -385,8 +377,8 @@ template <element E> class cache_calls {
         const auto seq = begin();
         if (!seq) return seq.error();
         const result<bool> loaded = [&]() -> result<bool> {
-            const sequence_lock_type mine(*core_, seq->slot);
-            if (!mine.taken()) return busy("load", mine.blocked());
+            const held_sequence mine(*core_, "load", *seq);
+            if (!mine.held) return mine.held;
             return sequence_parts(*core_, rare).load(seq->slot, from, options);
         }();
         if (!loaded) {
@@ -404,7 +396,7 @@ template <element E> class cache_calls {
     }
     [[nodiscard, gnu::cold]] status resize_to(std::size_t memory_bytes,
                                               const rare_shard_calls& rare) noexcept {
-        const sequence_lock_type mine(*core_);
+        const sequence_lock<core_type> mine(*core_);
         if (!mine.taken()) return busy("resize", mine.blocked());
         return resize_core(*core_, memory_bytes, rare);
     }
@@ -412,14 +404,24 @@ template <element E> class cache_calls {
     std::unique_ptr<core_type> core_;
 
   private:
-    using sequence_lock_type = sequence_lock<core_type>;
+    /// All shards that have a part of an open sequence, for one call.
+    struct held_sequence {
+        status held; ///< or why they are not
+        std::optional<sequence_lock<core_type>> lock;
+
+        held_sequence(core_type& core, const char* call, sequence_id seq) noexcept
+            : held(core.calls.sequence(call, seq)) {
+            if (!held) return;
+            lock.emplace(core, seq.slot);
+            held = lock->taken() ? core.calls.sequence(call, seq) // it may have ended meanwhile
+                                 : busy(call, lock->blocked());
+        }
+    };
 
     /// fork(), and how many tokens the branch has.
     [[nodiscard, gnu::cold]] result<sequence_id> branch_of(sequence_id seq, std::size_t& tokens) {
-        if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy("fork", mine.blocked());
-        if (status ended = core_->calls.sequence("fork", seq); !ended) return ended;
+        const held_sequence mine(*core_, "fork", seq);
+        if (!mine.held) return mine.held;
         const std::uint32_t apart = core_->division.by_sequence ? core_->calls.shards : 1;
         const auto branch = core_->calls.slots.begin("fork", seq.slot % apart, apart);
         if (!branch) return branch;
@@ -441,8 +443,8 @@ template <element E> class cache_calls {
     [[nodiscard, gnu::cold]] result<saved_file> file_for(sequence_id seq, const std::string& path) {
         std::uint64_t last = 0;
         {
-            const sequence_lock_type mine(*core_, seq.slot);
-            if (!mine.taken()) return busy("save", mine.blocked());
+            const held_sequence mine(*core_, "save", seq);
+            if (!mine.held) return mine.held;
             last = core_->saved_as[seq.slot];
         }
         if (last != 0)
@@ -546,10 +548,8 @@ template <element E> class cache_calls {
     }
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
     template <class F> [[nodiscard]] status in_all(const char* name, sequence_id seq, F&& f) noexcept {
-        if (status unknown = core_->calls.sequence(name, seq); !unknown) return unknown;
-        const sequence_lock_type mine(*core_, seq.slot);
-        if (!mine.taken()) return busy(name, mine.blocked());
-        if (status ended = core_->calls.sequence(name, seq); !ended) return ended;
+        const held_sequence mine(*core_, name, seq);
+        if (!mine.held) return mine.held;
         core_->for_each_owner(seq.slot, f);
         return {};
     }

@@ -5,6 +5,7 @@
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/shard_base.hpp>
+#include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/save/saved.hpp>
 #include <kvtl/slots/io.hpp>
@@ -57,6 +58,28 @@ template <element E> struct cache_core {
     [[nodiscard]] virtual io_device_info device_info() const noexcept = 0;
     /// Memory that the device transfers to and from; none: it keeps none pinned.
     virtual void use_arena(std::span<std::byte> arena) noexcept = 0;
+
+    /// What the plan says of it. The memory is there.
+    [[gnu::cold]] void settle(const geometry& g, const cache_plan& p, const memory_parts& planned,
+                              std::size_t store_page) {
+        division = p.division;
+        parts = planned;
+        const bool in_turn = p.takes_turns();
+        frames.fewest = in_turn ? p.frames : p.fewest_frames;
+        frames.most = frames.now = p.frames;
+        frames.bytes = p.frames_in_all_pools() * store_page;
+        frames.in_turn = in_turn;
+        kv_heads = g.kv_heads();
+        page_bytes = store_page;
+        calls.layers = g.layers();
+        calls.shards = division.shards;
+        calls.max_tokens = p.sizes.max_tokens;
+        calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();
+        calls.key_floats = std::size_t{g.kv_heads()} * g.head_dim();
+        calls.query_heads = g.query_heads();
+        calls.slots = sequence_slots(p.max_sequences);
+        saved_as.resize(p.max_sequences);
+    }
 
     [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {
         return division.owns(slot, shard);

@@ -5,7 +5,6 @@
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/cache_core.hpp>
 #include <kvtl/core/plan/planner.hpp>
-#include <kvtl/core/plan/storage_fingerprint.hpp>
 #include <kvtl/core/save/identity.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/io/superblock.hpp>
@@ -134,6 +133,38 @@ template <class Lane>
     }
 }
 
+/// The reservation of a plan, and who has which part of it.
+struct cache_memory {
+    reservation all;
+    std::span<std::byte> fixed, rows, records, frames;
+    std::span<std::byte> borrowed; ///< of frames that tables lend; none where the system takes no memory back
+
+    [[nodiscard, gnu::cold]] static result<cache_memory> reserve(const sized_cache& a) {
+        // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
+        const bool may_lend = a.borrowed_bytes() > 0;
+        const std::size_t lent_page = std::max<std::size_t>(a.plan.lent_page, 1),
+                          lent_from = (a.bytes() + lent_page - 1) / lent_page * lent_page;
+        auto memory = reservation::make(may_lend ? lent_from + a.borrowed_bytes() : a.bytes(),
+                                        std::max<std::size_t>(a.plan.device_page, lent_page));
+        const bool lends = may_lend && memory.ok() && memory->gives_back(lent_from);
+        if (may_lend && !lends) memory = reservation::make(a.bytes(), a.plan.device_page);
+        if (!memory) return memory.error();
+        cache_memory m;
+        const std::span<std::byte> bytes = memory->memory();
+        std::size_t at = 0;
+        const auto next = [&](std::size_t n) { return bytes.subspan(std::exchange(at, at + n), n); };
+        m.fixed = next(a.fixed_bytes), m.rows = next(a.row_bytes());
+        m.records = next(a.record_bytes()), m.frames = next(a.frame_bytes());
+        m.all = *std::move(memory);
+        if (!lends) return m;
+        m.borrowed = bytes.subspan(lent_from);
+        // What lies between a page and the large page that it would be part of takes memory with it.
+        reservation::in_small_pages(bytes.subspan(at, lent_from - at));
+        if (a.plan.lent_page <= system_page()) reservation::in_small_pages(m.borrowed);
+        return m;
+    }
+};
+
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset>
 [[nodiscard, gnu::cold]] result<std::unique_ptr<open_cache<cache_types<Preset>>>>
@@ -142,36 +173,20 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     using types = cache_types<Preset>;
     using core_type = open_cache<types>;
     const std::uint32_t shards = a.plan.division.shards;
-    // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
-    const bool may_lend = a.borrowed_bytes() > 0;
-    const std::size_t lent_page = std::max<std::size_t>(a.plan.lent_page, 1),
-                      lent_from = (a.bytes() + lent_page - 1) / lent_page * lent_page;
-    auto memory = reservation::make(may_lend ? lent_from + a.borrowed_bytes() : a.bytes(),
-                                    std::max<std::size_t>(a.plan.device_page, lent_page));
-    const bool lends = may_lend && memory.ok() && memory->gives_back(lent_from);
-    if (may_lend && !lends) memory = reservation::make(a.bytes(), a.plan.device_page);
+    auto memory = cache_memory::reserve(a);
     if (!memory) return memory.error();
-    const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
-                               frames = memory->memory().subspan(
-                                   a.fixed_bytes + a.row_bytes() + a.record_bytes(), a.frame_bytes()),
-                               borrowed = memory->memory().subspan(lends ? lent_from : a.bytes());
+    const bool lends = !memory->borrowed.empty();
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
-        const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
-                                                 storage_fingerprint<Preset>(c, a.plan), a.plan.device_page);
-        const std::uint64_t step =
-            std::uint64_t{file_map::step_pages_for(a.plan.grow_pages, a.page_bytes)} * a.page_bytes * shards;
-        const auto whole_steps = [&](std::uint64_t pages) {
-            return (pages * a.page_bytes * shards + step - 1) / step * step;
-        };
-        const std::uint64_t data =
-            whole_steps(a.plan.file_pages) + whole_steps(a.plan.storage_pages() - a.plan.file_pages);
+        const superblock block =
+            make_superblock(g.extents(), sizeof(typename types::element_type),
+                            fingerprint_of(identity_of<Preset>(c, g, a.plan, {})), a.plan.device_page);
         auto device = types::io::open(c.io, {.queues = shards,
                                              .depth = a.plan.io_depth(),
                                              .max_in_flight = a.plan.max_in_flight,
-                                             .arena = frames,
+                                             .arena = memory->frames,
                                              .superblock = superblock_bytes(block),
-                                             .max_bytes = a.page_bytes + data + step,
+                                             .max_bytes = a.file_bytes(),
                                              .timeout_ms = c.io_timeout_ms});
         if (!device) return device.error();
         made = std::make_unique<core_type>(shards, std::move(*device));
@@ -182,35 +197,19 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     cache_plan p = a.plan;
     if (!lends) p.borrowed_frames = 0, p.lent_page = 0;
     p.numbers.of_model = made->layer_numbers;
-    made->memory = std::move(*memory);
-    made->division = p.division;
-    made->parts = a.parts;
+    made->settle(g, p, a.parts, a.page_bytes);
     made->preset = preset_name<Preset>();
     made->stores = types::retrieves;
     made->residency_decides = types::residency_decides;
     made->needs_mass = planner<Preset>::evicts_by_mass;
     made->products = planner<Preset>::products(c, g.head_dim());
-    const bool in_turn = p.takes_turns();
-    made->frames = {.fewest = in_turn ? p.frames : p.fewest_frames,
-                    .most = p.frames,
-                    .now = p.frames,
-                    .bytes = p.frames_in_all_pools() * a.page_bytes,
-                    .memory_bytes = c.memory_bytes,
-                    .in_turn = in_turn};
-    made->arena = frames;
+    made->frames.memory_bytes = c.memory_bytes;
+    made->arena = memory->frames;
     made->adapt_prompt = c.adapt_prompt;
-    made->kv_heads = g.kv_heads();
-    made->page_bytes = a.page_bytes;
-    made->calls.layers = g.layers();
-    made->calls.shards = shards;
-    made->calls.max_tokens = p.sizes.max_tokens;
-    made->calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();
-    made->calls.key_floats = std::size_t{g.kv_heads()} * g.head_dim();
-    made->calls.query_heads = g.query_heads();
     made->calls.reads_probe = contains(needed_inputs<Preset>(), engine_input::probe);
-    made->calls.slots = sequence_slots(p.max_sequences);
+    made->memory = std::move(memory->all);
 
-    carver carve(fixed);
+    carver carve(memory->fixed);
     calibration_view view;
     const std::span<std::byte> read_into = carve.template take<std::byte>(bases.bytes());
     if (bases.file) {
@@ -220,25 +219,21 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     }
     made->identity = identity_of<Preset>(c, g, p, read_into);
     made->replacement = fingerprint_of_slot(Preset::replacement::name, c.replacement);
-    made->saved_as.resize(p.max_sequences);
-    const std::span<std::byte> records =
-        made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());
     for (std::uint32_t s = 0; s < shards; ++s) {
         auto& shard = made->own_shards[s];
         shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),
                              p.division, g.layers());
         shard.init_rows(c.compressor, a.row_layers, p, s, carve,
-                        records.subspan(s * a.chain_bytes(), a.chain_bytes()));
+                        memory->records.subspan(s * a.chain_bytes(), a.chain_bytes()));
         if constexpr (types::in_chains)
             if (status e = shard.rows().bind(view); !e) return e;
     }
     if constexpr (types::drops) {
-        const std::span<std::byte> rows = made->memory.memory().subspan(a.fixed_bytes, a.row_bytes());
-        const std::size_t blocks = a.rows.pool_bytes() / shards;
+        const std::size_t blocks = a.pool_bytes / shards;
         auto rows_plan = a.rows;
         rows_plan.plan.numbers = p.numbers;
         for (std::uint32_t s = 0; s < shards; ++s) {
-            made->own_shards[s].kept().init(c, rows_plan, s, carve, rows.subspan(s * blocks, blocks));
+            made->own_shards[s].kept().init(c, rows_plan, s, carve, memory->rows.subspan(s * blocks, blocks));
             made->own_shards[s].kept().bind(view);
         }
     }
@@ -247,16 +242,13 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         const std::size_t shard_pools = p.pools * (types::sequential ? 2U : 1U);
         storage.pools.resize(shards * shard_pools);
         lay_out_lanes(storage.lanes, p, carve);
-        // What lies between a page and the large page that it would be part of takes memory with it.
-        if (lends)
-            reservation::in_small_pages(made->memory.memory().subspan(a.bytes(), lent_from - a.bytes()));
-        if (lends && p.lent_page <= system_page()) reservation::in_small_pages(borrowed);
-        const std::size_t shard_frames = frames.size() / shards, shard_borrowed = borrowed.size() / shards;
+        const std::size_t shard_frames = memory->frames.size() / shards,
+                          shard_borrowed = memory->borrowed.size() / shards;
         for (std::uint32_t s = 0; s < shards; ++s) {
             auto& stage = made->own_shards[s].retrieved();
             stage.init(p, c, g, s, storage.device, storage.lanes, carve,
-                       frames.subspan(s * shard_frames, shard_frames),
-                       borrowed.subspan(s * shard_borrowed, shard_borrowed),
+                       memory->frames.subspan(s * shard_frames, shard_frames),
+                       memory->borrowed.subspan(s * shard_borrowed, shard_borrowed),
                        std::span(storage.pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
             if (status e = stage.bind(view); !e) return e;
         }

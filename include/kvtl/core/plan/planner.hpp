@@ -31,21 +31,19 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// A plan and the bytes of everything in it. Presets that keep all entries share the type.
-template <class RowPlan> struct sized_plan {
+/// A plan and the bytes of everything in it.
+struct sized_cache {
     cache_plan plan;
     row_plan row_layers;
-    RowPlan rows;
     memory_parts parts;
     std::size_t calibration_bytes = 0;
     std::size_t fixed_bytes = 0; ///< everything but rows, records and frames, rounded up to pages
+    std::size_t pool_bytes = 0;  ///< of the blocks of rows that retention keeps
     std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
     std::uint32_t page_bytes = 4096;
 
     /// Of the rows' blocks, rounded up to pages.
-    [[nodiscard]] std::size_t row_bytes() const noexcept {
-        return whole_pages(rows.pool_bytes(), plan.device_page);
-    }
+    [[nodiscard]] std::size_t row_bytes() const noexcept { return whole_pages(pool_bytes, plan.device_page); }
     /// Of one shard's records.
     [[nodiscard]] std::size_t chain_bytes() const noexcept {
         return std::size_t{row_layers.blocks} * row_layers.format().page_bytes;
@@ -66,7 +64,30 @@ template <class RowPlan> struct sized_plan {
     [[nodiscard]] std::size_t bytes() const noexcept {
         return fixed_bytes + row_bytes() + record_bytes() + frame_bytes();
     }
+    /// That the file may take, its superblock included. Shards add to it in whole steps.
+    [[nodiscard, gnu::cold]] std::uint64_t file_bytes() const noexcept {
+        const std::uint64_t shards = plan.division.shards;
+        const std::uint64_t step =
+            std::uint64_t{file_map::step_pages_for(plan.grow_pages, page_bytes)} * page_bytes * shards;
+        const auto whole_steps = [&](std::uint64_t pages) {
+            return (pages * page_bytes * shards + step - 1) / step * step;
+        };
+        return page_bytes + whole_steps(plan.file_pages) +
+               whole_steps(plan.storage_pages() - plan.file_pages) + step;
+    }
+
+    /// All parts are there but what rounding adds: settles fixed_bytes. device_pages: to begin transfers at whole ones.
+    [[gnu::cold]] void round_up(std::uint32_t device_pages, std::size_t max_tokens) noexcept {
+        const std::size_t pages = std::size_t{plan.division.shards} * plan.lent_representatives(),
+                          lent = parts.tails + parts.frames + pages * page_bytes;
+        fixed_bytes = whole_pages(parts.total() - lent, plan.device_page) + device_pages * plan.device_page;
+        parts.metadata += bytes() - parts.total();
+        parts.raw_cache = max_tokens * plan.max_sequences * (plan.model.layers + row_layers.sliding) *
+                          plan.model.kv_heads * plan.model.dim * 4;
+    }
 };
+/// Presets that keep all entries share the type.
+template <class RowPlan> struct sized_plan : sized_cache { RowPlan rows; };
 
 template <class Preset> class planner {
   public:
@@ -305,21 +326,13 @@ template <class Preset> class planner {
         memory_parts& m = a.parts;
         m = {};
         m.calibration = a.calibration_bytes;
-        if constexpr (types::drops) a.rows.measure(c, blocks, m);
+        if constexpr (types::drops) a.rows.measure(c, blocks, m), a.pool_bytes = a.rows.pool_bytes();
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
         if constexpr (types::in_chains) a.row_layers.blocks = frames;
         measure_row_layers(a);
         m.metadata += a.plan.division.shards * sequence_bytes(c, a.plan);
-        const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
-                          lent = m.tails + m.frames + pages * a.page_bytes;
-        // What is transferred begins with a page of the device.
-        a.fixed_bytes =
-            whole_pages(m.total() - lent, a.plan.device_page) + (types::retrieves ? a.plan.device_page : 0);
-        m.metadata += a.bytes() - m.total();
-        const model_extents& model = a.plan.model;
-        m.raw_cache = c.max_tokens * c.max_sequences * (model.layers + a.row_layers.sliding) *
-                      model.kv_heads * model.dim * 4;
-        static_cast<void>(c), static_cast<void>(blocks), static_cast<void>(frames);
+        a.round_up(types::retrieves ? 1 : 0, c.max_tokens);
+        static_cast<void>(blocks), static_cast<void>(frames);
         return a.bytes();
     }
 

@@ -162,8 +162,6 @@ template <class Types> class row_sizes {
 };
 
 /// Where nothing is dropped there is nothing to size.
-struct no_row_sizes {
-    [[nodiscard]] static constexpr std::size_t pool_bytes() noexcept { return 0; }
-};
+struct no_row_sizes {};
 
 }} // namespace kvtl::v0

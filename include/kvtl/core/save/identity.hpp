@@ -12,13 +12,14 @@
 #include <kvtl/config.hpp>
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/cache_types.hpp>
-#include <kvtl/core/plan/storage_fingerprint.hpp>
 #include <kvtl/core/save/compare_identity.hpp>
+#include <kvtl/save/fingerprint.hpp>
 #include <kvtl/save/saved.hpp>
 #include <kvtl/simd/checksum.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -32,62 +33,75 @@ namespace kvtl { inline namespace v0 {
 
 class identity_list {
   public:
-    void add(std::string name, std::string_view value) {
-        fields_.push_back({std::move(name), std::string(value)});
+    [[gnu::cold, gnu::noinline]] void add(std::string_view name, std::string_view value) {
+        fields_.push_back({std::string(name), std::string(value)});
     }
     template <class T>
     requires std::is_arithmetic_v<T>
-    void add(std::string name, T value) {
-        std::array<char, 32> text{};
+    void add(std::string_view name, T value) {
         if constexpr (std::is_floating_point_v<T>)
-            std::snprintf(text.data(), text.size(), "%.9g", static_cast<double>(value));
+            add_text(name, "%.9g", static_cast<double>(value));
         else
-            std::snprintf(text.data(), text.size(), "%lld", static_cast<long long>(value));
-        add(std::move(name), std::string_view(text.data()));
+            add_text(name, "%lld", static_cast<long long>(value));
     }
     /// A table stands for its bytes; an empty one is left out.
-    void add_bytes(std::string name, std::span<const std::byte> bytes) {
+    [[gnu::cold, gnu::noinline]] void add_bytes(std::string_view name, std::span<const std::byte> bytes) {
         if (bytes.empty()) return;
         const std::size_t lines = bytes.size() / 64 * 64; // what is behind them goes byte by byte
         fingerprint_hash hash;
         hash.add_number(simd::page_checksum64(bytes.data(), lines));
         hash.add(std::string_view(reinterpret_cast<const char*>(bytes.data() + lines), bytes.size() - lines));
-        std::array<char, 32> text{};
-        std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash.value()));
-        add(std::move(name), std::string_view(text.data()));
+        add_text(name, "%016llx", static_cast<unsigned long long>(hash.value()));
     }
     /// A slot: its policy, and the settings that the policy shows or that are tables.
-    template <class Config> void slot(const std::string& name, std::string_view policy, Config config) {
+    template <class Config>
+    [[gnu::cold]] void slot(const std::string& name, std::string_view policy, Config config) {
         add(name, policy);
+        const auto table = [&](const char* field, const auto& numbers) {
+            add_bytes(name + field, std::as_bytes(std::span(numbers)));
+        };
         if constexpr (requires { config.fields([](const char*, auto&) {}); })
             config.fields([&](const char* field, const auto& value) { add(name + "." + field, value); });
         if constexpr (requires { config.frequencies; }) {
-            add_bytes(name + ".frequencies", std::as_bytes(std::span(config.frequencies)));
+            table(".frequencies", config.frequencies);
             add(name + ".dims", config.dims);
             add(name + ".neighbours", config.neighbours);
         }
-        if constexpr (requires { config.votes; })
-            add_bytes(name + ".votes", std::as_bytes(std::span(config.votes)));
-        if constexpr (requires { config.importance; })
-            add_bytes(name + ".importance", std::as_bytes(std::span(config.importance)));
-        if constexpr (requires { config.weights; })
-            add_bytes(name + ".weights", std::as_bytes(std::span(config.weights)));
+        if constexpr (requires { config.votes; }) table(".votes", config.votes);
+        if constexpr (requires { config.importance; }) table(".importance", config.importance);
+        if constexpr (requires { config.weights; }) table(".weights", config.weights);
     }
 
     [[nodiscard]] std::vector<identity_field> take() noexcept { return std::move(fields_); }
 
   private:
+    [[gnu::cold, gnu::noinline, gnu::format(printf, 3, 4)]] void add_text(std::string_view name,
+                                                                          const char* format, ...) {
+        std::array<char, 32> text{};
+        std::va_list args;
+        va_start(args, format);
+        std::vsnprintf(text.data(), text.size(), format, args);
+        va_end(args);
+        add(name, text.data());
+    }
+
     std::vector<identity_field> fields_;
 };
+
+/// Of all that the fields say: FNV-1a, 64 bits.
+[[nodiscard, gnu::cold]] inline std::uint64_t
+fingerprint_of(std::span<const identity_field> fields) noexcept {
+    fingerprint_hash hash;
+    for (const identity_field& f : fields) hash.add(f.name), hash.add(f.value);
+    return hash.value();
+}
 
 /// A number for a policy and its settings.
 template <class Config>
 [[nodiscard, gnu::cold]] std::uint64_t fingerprint_of_slot(std::string_view policy, const Config& config) {
     identity_list all;
     all.slot("", policy, config);
-    fingerprint_hash hash;
-    for (const identity_field& f : all.take()) hash.add(f.name), hash.add(f.value);
-    return hash.value();
+    return fingerprint_of(all.take());
 }
 
 /// `plan`: as settled by the planner. calibration: bytes that the policies read.
@@ -108,8 +122,8 @@ template <class Preset>
     all.add("window_tokens",
             types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
     all.add("sink_tokens", c.sink_tokens);
-    all.add(std::string(may_differ[0]), c.attend_tokens);
-    all.add(std::string(may_differ[1]), plan.model.logits.relaxed ? "relaxed" : "exact");
+    all.add(may_differ[0], c.attend_tokens);
+    all.add(may_differ[1], std::string_view(plan.model.logits.relaxed ? "relaxed" : "exact"));
     if constexpr (types::drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
     all.slot("clusterer", Preset::clusterer::name, c.clusterer);
     all.slot("index", Preset::index::name, c.index);
