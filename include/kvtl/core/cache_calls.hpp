@@ -304,6 +304,8 @@ template <element E> class cache_calls {
     }
 
     [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
+    /// The shard that a sequence belongs to where sequences are divided.
+    [[nodiscard]] unsigned shard_of(sequence_id seq) const noexcept { return seq.slot % core_->calls.shards; }
     /// Products of attention (config.precision): "exact", "relaxed", or "exact" with what is missing for relaxed ones.
     [[nodiscard]] std::string_view products() const noexcept { return core_->products; }
     [[nodiscard]] io_device_info device_info() const noexcept { return core_->device_info(); }
