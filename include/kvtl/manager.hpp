@@ -36,7 +36,6 @@
 
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/cache_calls.hpp>
-#include <kvtl/core/cache_sizes.hpp>
 #include <kvtl/core/open_core.hpp>
 #include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
@@ -62,8 +61,7 @@ class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
 /// The calls that every preset shares are those of cache_calls (core/cache_calls.hpp): begin, prefill, attend, fork, end, ...
 template <class Preset, class Supplied>
 requires preset_for<Preset, Supplied>
-class kv_manager<Preset, Supplied> : public cache_sizes<Preset>,
-                                     public cache_calls<typename cache_types<Preset>::element_type> {
+class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Preset>::element_type> {
     using calls = cache_calls<typename cache_types<Preset>::element_type>;
 
   public:
@@ -74,6 +72,40 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset>,
     using shard_handle = kvtl::shard_handle<kv_manager>;
     /// Rows that select() shows outlast their visit.
     static constexpr bool views_last = types::plain_records;
+
+    /// The config with the largest index that takes at most half of memory_bytes, calibration included: the preset's size
+    /// knobs are turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
+    /// smallest is too large or its units would leave nothing to choose, the last that may be comes back and open() decides.
+    [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
+        bool valid = false; // something that can be planned has been found
+        if constexpr (requires { Preset::shrink(c); })
+            for (config next = c;; valid = true) {
+                const auto least = least_plan(next);
+                if (!least) return valid ? result<config>(c) : least.error();
+                c = next;
+                if (least->index_fits(c.memory_bytes) || !Preset::shrink(next)) break;
+            }
+        return c;
+    }
+
+    /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
+    [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(const config& c) {
+        const auto parts = least_parts(c);
+        if (!parts) return parts.error();
+        return parts->total();
+    }
+    /// What each part takes of it. memory_bytes does not matter.
+    [[nodiscard, gnu::cold]] static result<memory_parts> least_parts(const config& c) {
+        auto planned = least_plan(c);
+        if (!planned) return planned.error();
+        return planned->parts;
+    }
+    /// Bytes of the file beyond which decode adds no units; 0 where all is in memory. Uneven clusters of a prompt take more.
+    [[nodiscard, gnu::cold]] static result<std::uint64_t> storage_bytes(const config& c) {
+        auto planned = least_plan(c);
+        if (!planned) return planned.error();
+        return std::uint64_t{planned->plan.division.shards} * planned->plan.grow_pages * planned->page_bytes;
+    }
 
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
@@ -172,6 +204,15 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset>,
 
   private:
     using planner_type = planner<Preset>;
+
+    [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
+        auto g = geometry::from(c.shape, c.attention.scale);
+        if (!g) return g.error();
+        auto bases = open_calibration<Preset>(c, *g);
+        if (!bases) return bases.error();
+        c.memory_bytes = 1;
+        return planner_type::least(c, *g, 4096, bases->bytes());
+    }
 
     explicit kv_manager(std::unique_ptr<open_cache<types>> c) noexcept : calls(std::move(c)) {}
 };

@@ -9,7 +9,6 @@
 
 #include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/core/save/branches.hpp>
-#include <kvtl/core/save/pool_role.hpp>
 #include <kvtl/save/part_stream.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>

@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/save/pool_role.hpp>
+#include <kvtl/core/save/branches.hpp>
 #include <kvtl/core/store/unit_store.hpp>
 #include <kvtl/save/part_stream.hpp>
 
