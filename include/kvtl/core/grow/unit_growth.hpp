@@ -76,7 +76,7 @@ template <class Types> class unit_growth {
             nearest.index = u.id(static_cast<std::uint32_t>(nearest.index));
             return nearest;
         }
-        return static_cast<void>(lane_id), nothing_known;
+        return nothing_known;
     }
 
     /// The oldest entry of the window (or batch of them) goes to a unit or to the buffer. False: not possible
@@ -203,7 +203,6 @@ template <class Types> class unit_growth {
             }
             l.clusterer() = before; // none of these has room: one of all units may have
         }
-        static_cast<void>(nearest), static_cast<void>(before);
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
     }
     /// Those units that an entry may belong to, whose key is x_.key: all, or few that the index names.
@@ -354,7 +353,6 @@ template <class Types> class unit_growth {
     /// entry that leaves stay as they are. Nothing stays in a place that other branches have, too.
     bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
         if constexpr (!clusterer::adapts) {
-            static_cast<void>(lane_id), static_cast<void>(u), static_cast<void>(extra);
             return false;
         } else {
             const lane l = store_->at(lane_id);

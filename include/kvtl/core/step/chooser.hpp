@@ -124,8 +124,6 @@ template <class Types> class chooser {
                                        float bar = -std::numeric_limits<float>::infinity()) noexcept {
         bar_ = bar;
         if constexpr (selector::takes_everything) {
-            static_cast<void>(q), static_cast<void>(budget), static_cast<void>(clock);
-            static_cast<void>(stream);
             for (std::uint32_t i = 0; i < u.count; ++i) out[i] = {.unit = i};
             return u.count;
         } else {
@@ -134,7 +132,6 @@ template <class Types> class chooser {
             static_assert(!by_errors,
                           "[kvtl] selector: one that goes by errors chooses by choose_by_errors()");
             if constexpr (!selector::uses_scores) {
-                static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
                 choice_input in({}, u, budget);
                 in.named = std::exchange(named_, {});
@@ -264,7 +261,6 @@ template <class Types> class chooser {
     template <class Stream>
     void ask_index(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    Stream& stream) noexcept {
-        static_cast<void>(stream);
         if (counts_ != nullptr) counts_->scored += std::uint64_t{queries} * row_length(u);
         if constexpr (by_codec) {
             static_assert(simd::attend_block % Types::compressor::granule == 0);
@@ -316,7 +312,6 @@ template <class Types> class chooser {
             for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
                 score_head(q, u, h, rows, stream);
                 if constexpr (per_query) {
-                    static_cast<void>(total);
                 } else if (h == 0) {
                     std::copy_n(rows.data(), n, total.data());
                 } else {
@@ -369,8 +364,6 @@ template <class Types> class chooser {
                 return simd::max_of_each(score, u.count, u.max_entries);
             for (std::uint32_t i = 0; i < u.count; ++i)
                 score[i] = simd::max_of(score + std::size_t{i} * u.max_entries, u.entries(i));
-        } else {
-            static_cast<void>(u), static_cast<void>(score);
         }
     }
 
@@ -379,9 +372,6 @@ template <class Types> class chooser {
         if constexpr (detail::pins_units<index>())
             index_->pinned(u, head, budget,
                            [score](std::uint32_t unit) { score[unit] = std::numeric_limits<float>::max(); });
-        else
-            static_cast<void>(u), static_cast<void>(head), static_cast<void>(budget),
-                static_cast<void>(score);
     }
 
     /// The union of what each query of a lane of one head, or each head of a lane of several, chooses, in unit order.

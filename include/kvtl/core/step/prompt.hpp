@@ -179,7 +179,6 @@ template <class Types> class prompt_builder {
              const entry_facts& facts) noexcept {
         if constexpr (Types::weighted) x_.log_weight[row] = facts.log_weight;
         if constexpr (Types::keeps_positions) x_.position[row] = facts.position;
-        static_cast<void>(facts);
         std::copy_n(k, p_.model.dim, row_k(row) + std::size_t{head} * p_.model.dim);
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
@@ -597,7 +596,6 @@ template <class Types> class prompt_builder {
         const auto n = static_cast<std::uint32_t>(keys.count);
         if constexpr (clusterer::clusters_prompt)
             if (clustered) return detail::group(*p_.cluster, keys, x_.cluster, x_.label.data(), p_.threads);
-        static_cast<void>(clustered);
         const std::uint32_t step = p_.cluster->sequential_entries();
         for (std::uint32_t i = 0; i < n; ++i) x_.label[i] = i / step;
         return (n + step - 1) / step;

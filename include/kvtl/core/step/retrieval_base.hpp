@@ -76,7 +76,6 @@ template <class Types> class retrieval_base {
             codec_.bind(calibration);
         }
         if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
-        static_cast<void>(calibration);
         return {};
     }
 
@@ -176,7 +175,6 @@ template <class Types> class retrieval_base {
                 if (shares && a.io_batch != none && a.slot != slot && a.layer == layer)
                     release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
         }
-        static_cast<void>(slot), static_cast<void>(layer);
     }
     /// The memory in which a prompt is organised.
     [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -339,7 +337,6 @@ template <class Types> class retrieval_base {
                 if (status s = prompt_.found(ref.id); !s) return s;
                 pool_for(lanes).borrow();
             }
-        static_cast<void>(lanes);
         return {};
     }
     [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {
@@ -381,8 +378,6 @@ template <class Types> class retrieval_base {
                 [this](const lane_ref& ref) { return growth_.view(ref.id); },
                 [this](const lane_ref& ref) { return store_.at(ref.id).budget(); }, memory_.query,
                 step_.chosen_of(0));
-        static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lanes);
-        static_cast<void>(in), static_cast<void>(chunk);
     }
 
     void note_storage() noexcept {

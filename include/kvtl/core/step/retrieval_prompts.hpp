@@ -266,8 +266,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                                  slots.memory());
             }
             store_.fit_codec(ref.id, keys, values, slots.memory());
-        } else {
-            static_cast<void>(ref), static_cast<void>(keys), static_cast<void>(values);
         }
     }
 };

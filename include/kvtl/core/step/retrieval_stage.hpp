@@ -327,7 +327,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 sequences += base::lane_count(s) > 0 ? 1U : 0U;
             return sequences == plan_.pool_groups() && base::lane_count(slot) > 0;
         }
-        return static_cast<void>(slot), false;
+        return false;
     }
     /// Which units of the sequence are in memory, to or from a stream. False where that cannot be told, or the pool is
     /// another one: nothing is written then, or no unit becomes resident.
@@ -340,7 +340,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             hot.save(io);
             return io.ok();
         }
-        return static_cast<void>(io), static_cast<void>(slot), static_cast<void>(role), false;
+        return false;
     }
 
     /// A save has the sequence as it is now.
@@ -490,7 +490,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         release_all_prefetches();
         if (status s = base::lend_to_prompt(slot, layer); !s) return s;
         if constexpr (!types::sequential) return store_.vacate(store_.pool_of(ref.id));
-        static_cast<void>(ref);
         return {};
     }
     /// Reads what select() has chosen and pins it, all of it, or nothing.

@@ -57,7 +57,6 @@ template <class Types> class sequence_bars {
     /// The bar of the sequence that a lane belongs to.
     [[nodiscard]] float of_lane(std::uint32_t lane_id) const noexcept {
         if constexpr (any) return x_.bar[seat_of(lane_id / (plan_->model.layers * plan_->model.lanes()))];
-        static_cast<void>(lane_id);
         return open;
     }
 
@@ -80,11 +79,6 @@ template <class Types> class sequence_bars {
                     choose.look(q, view(ref), budget(ref), spare, notes);
                 }
             x_.bar[seat] = selector_->settle(x_.notes.subspan(std::size_t{seat} * layers, layers));
-        } else {
-            static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lanes);
-            static_cast<void>(in), static_cast<void>(chunk), static_cast<void>(choose);
-            static_cast<void>(view), static_cast<void>(budget), static_cast<void>(query);
-            static_cast<void>(spare);
         }
     }
 
@@ -94,7 +88,6 @@ template <class Types> class sequence_bars {
             const std::uint32_t layers = plan_->model.layers, row = lane_id / plan_->model.lanes();
             return x_.notes[std::size_t{seat_of(row / layers)} * layers + row % layers].output;
         }
-        static_cast<void>(lane_id);
         return 0;
     }
     /// A step of a layer is complete. After the last layer's the bar is that of the next token.
@@ -105,7 +98,6 @@ template <class Types> class sequence_bars {
             selector_->note_step(facts, notes[layer]);
             if (layer + 1 == layers) x_.bar[seat] = selector_->settle(notes, x_.bar[seat]);
         }
-        static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(facts);
     }
 
     /// The notes of a layer and the bar of its sequence, to or from a stream, with the layer's first lane.
@@ -116,7 +108,6 @@ template <class Types> class sequence_bars {
             io.value(x_.notes[std::size_t{seat} * plan_->model.layers + layer]);
             io.value(x_.bar[seat]);
         }
-        static_cast<void>(io), static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lane);
     }
 
     /// A branch begins with the bar of its parent and the notes of all its layers, whenever these are copied.
@@ -127,13 +118,11 @@ template <class Types> class sequence_bars {
             std::ranges::copy(x_.notes.subspan(seat_of(from) * layers, layers),
                               x_.notes.subspan(seat_of(to) * layers, layers).begin());
         }
-        static_cast<void>(from), static_cast<void>(to);
     }
 
     /// A sequence has ended.
     void forget(std::uint32_t slot) noexcept {
         if constexpr (any) clear(seat_of(slot));
-        static_cast<void>(slot);
     }
 
   private:

@@ -526,8 +526,6 @@ template <class Types> class step_runner : public step_attention<Types> {
             pool& frames = store_->pool_of(lane_id);
             if (l.residency(u).frames() != none && frames[l.residency(u).frames()].pins == 0)
                 store_->evict(l, u, frames);
-        } else {
-            static_cast<void>(lane_id), static_cast<void>(u);
         }
     }
 

@@ -116,7 +116,6 @@ template <class Types> class step_attention {
                 ++f.marginals;
             }
         }
-        static_cast<void>(lanes);
         return f;
     }
 
@@ -126,7 +125,6 @@ template <class Types> class step_attention {
             const phase_clock::span timed(p_.clock, &phase_times::maintain);
             for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
         }
-        static_cast<void>(lanes);
     }
 
     /// visit(k, v, log_weight, rows) for the window's entries before token `to`: one or two pieces of the ring.
@@ -347,8 +345,7 @@ template <class Types> class step_attention {
     [[gnu::always_inline]] coming_records coming(const pool& frames, std::uint32_t frame,
                                                  std::uint32_t left) const noexcept {
         if constexpr (Types::compressor::ragged) {
-            return static_cast<void>(frames), static_cast<void>(frame), static_cast<void>(left),
-                   coming_records{};
+            return coming_records{};
         } else {
             const auto& format = store_->unit_format();
             const std::byte* page = frames.bytes(frame);

@@ -56,7 +56,6 @@ template <element E, bool Weighted> class turn_attention {
     template <class Put> void add(float log_weight, Put&& put) noexcept {
         put(&k_[held_ * width_], &v_[held_ * width_]);
         if constexpr (Weighted) log_weight_[held_] = log_weight;
-        static_cast<void>(log_weight);
         ++held_;
         if (held_ == rows_ || first_ + held_ == before_ + tokens_) attend_held();
     }

@@ -88,9 +88,6 @@ template <class Types> class page_store {
                    std::span<std::byte> scratch) const noexcept {
         if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
             p_.codec->fit(at(lane_id).codec(), keys, values, scratch);
-        else
-            static_cast<void>(lane_id), static_cast<void>(keys), static_cast<void>(values),
-                static_cast<void>(scratch);
     }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
     [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }

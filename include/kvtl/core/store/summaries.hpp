@@ -70,7 +70,6 @@ template <class Types> class summaries {
         s.running_estimator = s.running;
         if constexpr (runs<typename Types::estimator_state>())
             s.running += lines(estimator.running_bytes(shape));
-        static_cast<void>(index), static_cast<void>(estimator), static_cast<void>(shape);
     }
 
     [[nodiscard]] summary_view index_of(std::uint32_t lane) const noexcept {
@@ -102,9 +101,6 @@ template <class Types> class summaries {
                 if (i == 0) estimator_->clear(view, u);
                 estimator_->absorb(view, u, i, x_.key.data(), x_.value.data());
             }
-        } else {
-            static_cast<void>(lane), static_cast<void>(u), static_cast<void>(i);
-            static_cast<void>(k), static_cast<void>(v), static_cast<void>(running);
         }
     }
     /// The same for the unit's mean key and its m2. What runs has it; keep_mean() follows behind the last of some.
@@ -158,8 +154,6 @@ template <class Types> class summaries {
         if constexpr (runs<typename Types::estimator_state>())
             estimator_->resume(running_view(estimator_of(lane), running, sizes().running_estimator), u,
                                entries);
-        static_cast<void>(lane), static_cast<void>(u), static_cast<void>(entries);
-        static_cast<void>(running);
     }
     /// Running bytes are more exact than what is kept.
     [[nodiscard]] bool rounds() const noexcept { return sizes().running > 0; }
@@ -173,8 +167,6 @@ template <class Types> class summaries {
             estimator_->gather(running_view(estimator_of(lane), running, sizes().running_estimator),
                                {x_.key.data(), x_.value.data(), mean, before});
         }
-        static_cast<void>(lane), static_cast<void>(k), static_cast<void>(v), static_cast<void>(mean);
-        static_cast<void>(before), static_cast<void>(running);
     }
     template <class Row>
     float set_mean_of(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
