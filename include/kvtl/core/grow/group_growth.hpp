@@ -61,7 +61,7 @@ template <class Types> class group_growth {
         if (begun > 0 && !store_->extend_to(l, store_->pages_before(l) + begun - 1)) return false;
         std::uint32_t frames = none, last = none; // a chain of the page frames that the group begins
         for (std::uint32_t i = 0; i < begun * Types::fields; ++i) {
-            const std::uint32_t f = store_->acquire_page(pages);
+            const std::uint32_t f = store_->acquire_free(pages);
             if (f == none) {
                 while (frames != none) pages.settle(std::exchange(frames, pages[frames].next));
                 return false;

@@ -257,7 +257,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     template <element E> void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values) noexcept {
         if constexpr (types::fits_first_rows) {
             pool& slots = store_.pool_of(ref.id);
-            store_.vacate(slots);
+            store_.evict_all(slots);
             slots.note_used(static_cast<std::uint32_t>(
                 std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
             if constexpr (detail::fits_lane<typename types::index>()) { // of what it will score

@@ -275,14 +275,12 @@ template <class Types> class step_runner : public step_attention<Types> {
         io_batch& f = store_->io().at(id);
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
-        if constexpr (Types::sequential) {
-            for (work_item& w : f.items()) {
-                if (!w.loads || w.done) continue;
-                store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
-                w.done = true;
-            }
-            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        for (work_item& w : f.items()) {
+            if (!w.loads || w.done) continue;
+            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+            w.done = true;
         }
+        store_->release_bounces(id, store_->pool_of(lanes[0].id));
         return {};
     }
     /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of
@@ -312,8 +310,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             else
                 drop_if_used(lanes[w.lane].id, w.unit);
         }
-        if constexpr (Types::sequential)
-            if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
         f.clear();
     }
 
@@ -446,7 +443,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     status submit(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         if (id == none) return {};
         io_batch& f = store_->io().at(id);
-        status s = store_->submit_reads(id, store_->pool_of(lanes[0].id));
+        status s = store_->io().submit_reads(id, store_->write_pool(lanes[0].id));
         store_->stats().decode_reads += f.requests();
         return s;
     }

@@ -30,10 +30,10 @@ template <class Types> class group_store : public page_store<Types> {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using residency = unit_residency;
-    using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
-        base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
+    using base::acquire_free, base::at, base::evict, base::give_back, base::io_batch_of, base::pool_of,
+        base::queue_write, base::stream_page, base::unsettled_frame;
     static constexpr std::uint32_t fields = Types::fields;
-    static constexpr bool ragged = Types::compressor::ragged;
+    static constexpr bool ragged = base::ragged;
     /// B: with 4 KiB pages a run of keys is one request of 128 KiB, where devices reach their bandwidth. Gaps
     /// that are read through must be shorter, or scoring would read the values too.
     static constexpr std::uint32_t split_run = 32;
@@ -71,86 +71,6 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
         return ragged ? l.extent(u).bytes : p_.format.bytes_of(group());
     }
-    /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
-    [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& slots) noexcept {
-        return now.frames() == none ? none : slots[now.frames()].page;
-    }
-    static void set_io_batch(const residency& now, pool& slots, std::uint32_t id) noexcept {
-        if (now.frames() != none) slots[now.frames()].page = id;
-    }
-
-    // ---------------------------------------------------------------------------------------------------
-    // residency
-    /// A free slot for a group; evicts others if it must. `none` when everything is pinned.
-    [[nodiscard]] std::uint32_t acquire(std::uint32_t lane_id, std::uint32_t u, pool& slots) noexcept {
-        if constexpr (ragged) {
-            const std::uint32_t n = frames_of(at(lane_id), u, slots);
-            std::uint32_t slot = slots.pop_run(n);
-            if (slot == none && !slots.may_make_room(n)) return none; // what is pinned lies in the way
-            for (; slot == none; slot = slots.pop_run(n)) {
-                const std::uint32_t victim = slots.victim(lane_id);
-                if (victim == none) return none;
-                evict(at(slots[victim].lane), slots[victim].unit, slots);
-            }
-            return slot;
-        }
-        if (const std::uint32_t f = slots.pop_free(); f != none) return f;
-        const std::uint32_t victim = slots.victim(lane_id);
-        if (victim == none) return none;
-        evict(at(slots[victim].lane), slots[victim].unit, slots);
-        return slots.pop_free();
-    }
-    void evict(const lane& l, std::uint32_t u, pool& slots) noexcept {
-        residency& now = l.residency(u);
-        slots.replacement().remove(now.frames());
-        release(now.frames(), slots);
-        now.clear();
-    }
-    /// Drops everything that is resident in a pool, so that its memory can be used for something else.
-    void vacate(pool& slots) noexcept {
-        for (std::uint32_t f = 0; f < slots.size(); ++f)
-            if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
-    }
-    /// A pool has the first `n` of its frames from now on; groups that have one of the others leave.
-    void limit_frames(pool& slots, std::uint32_t n, bool large) noexcept {
-        for (std::uint32_t f = 0; f < slots.there(); ++f)
-            if (slots[f].linked && f + slots[f].run > n) evict(at(slots[f].lane), slots[f].unit, slots);
-        slots.limit(n, large);
-    }
-    void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames()); }
-    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
-    void want(const residency& now, pool& slots) noexcept {
-        touch(now, slots);
-        slots[now.frames()].wanted = true;
-    }
-    void pin(const residency& now, pool& slots) noexcept {
-        ++slots[now.frames()].pins;
-        slots[now.frames()].wanted = false;
-    }
-    void unpin(const residency& now, pool& slots) noexcept { --slots[now.frames()].pins; }
-
-    /// A page frame for an append; waits for writes when all others are busy. `none` when reads ahead or
-    /// failed writes hold them all.
-    [[nodiscard]] std::uint32_t acquire_page(pool& pages) noexcept {
-        for (;;) {
-            if (const std::uint32_t f = pages.pop_free(); f != none) return f;
-            if (pages.draining() == 0) return none;
-            flush_writes();
-            p_.io->poll(true);
-        }
-    }
-
-    /// A page frame for a read. Reads leave the last ones to appends, but wait for those that are being
-    /// written.
-    [[nodiscard]] std::uint32_t acquire_carrier(pool& pages) noexcept {
-        while (pages.free() <= spare_pages_) {
-            if (pages.draining() == 0) return none;
-            flush_writes();
-            p_.io->poll(true);
-        }
-        return pages.pop_free();
-    }
-
     // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a group resident. False, and nothing planned, when slots, page frames or
@@ -163,22 +83,21 @@ template <class Types> class group_store : public page_store<Types> {
         io_batch& f = p_.io->at(id);
         const std::uint32_t first = find(l, u * group()).page, last = find(l, (u + 1) * group() - 1).page;
         if (!f.room(fields * (last - first + 1))) return false;
-        const std::uint32_t slot = acquire(lane_id, u, slots);
+        const std::uint32_t slot = take_slot(lane_id, u, slots);
         if (slot == none) return false;
         slots[slot].lane = lane_id, slots[slot].unit = u;
-        if constexpr (!ragged) slots.link(slot);
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         for (std::uint32_t i = first; i <= last; ++i) {
             if (is_tail(l, i)) continue; // DRAM has it
             for (std::uint32_t field = 0; field < fields; ++field) {
                 if (carry(f, page_of(l, i, field), item, pages)) continue;
                 drop_pages(f, before, pages);
-                release(slot, slots);
+                give_back(slots, slot);
                 return false;
             }
         }
         l.residency(u).set_frames(slot);
-        slots.replacement().admit(slot, {slots[slot].run, false, lane_id, u});
+        base::note_resident(l, u, slots, false);
         return true;
     }
 
@@ -228,9 +147,6 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = pages_of(slots);
         for (const page_transfer& t : p_.io->at(id).pages())
             if (p_.bounce[t.page] != none) pages.unlink(std::exchange(p_.bounce[t.page], none));
-    }
-    [[nodiscard]] status submit_reads(std::uint32_t id, pool& slots) noexcept {
-        return p_.io->submit_reads(id, pages_of(slots));
     }
 
     /// Calls visit(keys, values) for everything that a lane has stored, page by page, as records. For
@@ -412,10 +328,7 @@ template <class Types> class group_store : public page_store<Types> {
                 pages.clear_dirty(f);
                 pages.settle(f);
             }
-        for (std::uint32_t f = 0; f < pages.size(); ++f)
-            if (pages[f].failed && pages[f].lane == lane_id) pages.write_finished(f, true);
-        release_stream(l);
-        l.reset();
+        base::reset_lane(lane_id, pages);
     }
 
   private:
@@ -424,11 +337,19 @@ template <class Types> class group_store : public page_store<Types> {
         return (page_format::ragged_bytes(group(), l.extent(u).bytes) + slots.frame_bytes() - 1) /
                slots.frame_bytes();
     }
-    static void release(std::uint32_t slot, pool& slots) noexcept {
-        if constexpr (ragged)
-            slots.unlink_run(slot);
-        else
-            slots.unlink(slot);
+    /// A linked slot for a group; others leave as needed. `none` when what is pinned lies in the way.
+    [[nodiscard]] std::uint32_t take_slot(std::uint32_t lane_id, std::uint32_t u, pool& slots) noexcept {
+        if constexpr (ragged) {
+            const std::uint32_t n = frames_of(at(lane_id), u, slots);
+            std::uint32_t slot = slots.pop_run(n);
+            if (slot == none && !slots.may_make_room(n)) return none;
+            while (slot == none && base::evict_victim(slots, lane_id)) slot = slots.pop_run(n);
+            return slot;
+        } else {
+            const std::uint32_t slot = base::acquire(slots, lane_id);
+            if (slot != none) slots.link(slot);
+            return slot;
+        }
     }
     /// Where an entry of a lane's stream lies.
     struct position {
@@ -470,7 +391,7 @@ template <class Types> class group_store : public page_store<Types> {
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
         for (std::uint32_t field = 0; field < fields; ++field) {
-            const std::uint32_t f = acquire_page(pages);
+            const std::uint32_t f = acquire_free(pages);
             if (f == none) return false;
             pages[f].page = page_of(l, i, field);
             pages[f].lane = lane_id;
@@ -520,7 +441,7 @@ template <class Types> class group_store : public page_store<Types> {
                 if (page_at(r * n + i) >= complete) continue;
                 if (pages.free() == 0 || !reads.room(1))
                     if (status s = send(); !s) return s;
-                const std::uint32_t f = acquire_page(pages);
+                const std::uint32_t f = acquire_free(pages);
                 if (f == none) return no_frame();
                 pages[f].page = branch.run(r) + i;
                 pages.link(f);
@@ -566,7 +487,7 @@ template <class Types> class group_store : public page_store<Types> {
         if (p_.bounce[page] == none) {
             std::uint32_t frame = unsettled_frame(pages, page); // still being written: copied from there
             const bool lent = frame != none;
-            if (!lent) frame = spare_too ? acquire_page(pages) : acquire_carrier(pages);
+            if (!lent) frame = acquire_free(pages, spare_too ? 0 : spare_pages_);
             if (frame == none) return false;
             pages[frame].page = page;
             pages[frame].lent = lent;

@@ -1,5 +1,8 @@
-// What every store of a shard has in common: streams of pages on storage, and writes that are batched and may
-// fail in the background.
+// What every store of a shard has in common: units that are resident in frames, streams of pages on storage, and
+// writes that are batched and may fail in the background.
+//
+// What:   a resident unit is a chain of frames of its lane's pool: its pages (unit_store.hpp), or one slot (group_store.hpp).
+//         The caller says what comes in, the replacement policy who leaves, the layout where bytes lie.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,8 +33,10 @@ template <class Types> class page_store {
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
+    using residency = unit_residency;
     using layout_state = typename Types::layout_state;
     using codec_type = typename Types::codec;
+    static constexpr bool ragged = Types::compressor::ragged;
 
     struct parts {
         page_format format;
@@ -103,6 +108,108 @@ template <class Types> class page_store {
     }
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
 
+    // ------------------------------------------------------------------------------------------------------
+    // residency
+    /// The prefetch or selection that reads a resident unit, or none.
+    [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& frames) noexcept {
+        const std::uint8_t id =
+            now.frames() == none ? frame_record::no_io_batch : frames[now.frames()].io_batch;
+        return id == frame_record::no_io_batch ? none : id;
+    }
+    static void set_io_batch(const residency& now, pool& frames, std::uint32_t id) noexcept {
+        if (now.frames() != none)
+            frames[now.frames()].io_batch =
+                id == none ? frame_record::no_io_batch : static_cast<std::uint8_t>(id);
+    }
+    /// Tells the replacement policy about a resident unit.
+    void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
+        const std::uint32_t handle = l.residency(u).frames();
+        std::uint32_t pages = 0;
+        for (std::uint32_t f = handle; f != none; f = frames[f].next) pages += frames[f].run;
+        frame_record& head = frames[handle];
+        head.used = frames.steps();
+        if (!head.admitted) {
+            frames.replacement().admit(handle, {pages, updated, head.lane, u});
+            head.admitted = true;
+        } else if (updated) {
+            frames.replacement().refresh(handle, {pages, updated, head.lane, u});
+        }
+    }
+    void touch(const residency& now, pool& frames) noexcept {
+        frames[now.frames()].used = frames.steps();
+        if (frames[now.frames()].admitted) frames.replacement().touch(now.frames());
+    }
+    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
+    void want(const residency& now, pool& frames) noexcept {
+        touch(now, frames);
+        frames[now.frames()].wanted = true;
+    }
+    void pin(const residency& now, pool& frames) noexcept {
+        ++frames[now.frames()].pins;
+        frames[now.frames()].wanted = false;
+    }
+    void unpin(const residency& now, pool& frames) noexcept { --frames[now.frames()].pins; }
+    /// A frame that nothing holds, for a lane's unit; evicts others as needed. `none` when everything is pinned.
+    [[nodiscard]] std::uint32_t acquire(pool& frames, std::uint32_t lane_id) noexcept {
+        for (;;) {
+            if (const std::uint32_t f = frames.pop_free(); f != none) return f;
+            if (!await_write(frames) && !evict_victim(frames, lane_id)) return none;
+        }
+    }
+    /// One that no unit of the pool has to leave for, and that leaves `spare` others free. `none` when only failed writes, or
+    /// reads that have not ended, could make room.
+    [[nodiscard]] std::uint32_t acquire_free(pool& frames, std::uint32_t spare = 0) noexcept {
+        while (frames.free() <= spare)
+            if (!await_write(frames)) return none;
+        return frames.pop_free();
+    }
+    /// Its open page stays, as a lone tail.
+    void evict(const lane& l, std::uint32_t u, pool& frames) noexcept {
+        residency& now = l.residency(u);
+        if (frames[now.frames()].admitted) frames.replacement().remove(now.frames());
+        std::uint32_t tail = none;
+        for (std::uint32_t f = now.frames(); f != none;) {
+            const std::uint32_t next = frames[f].next;
+            if (frames[f].dirty) tail = f;
+            unlink(frames, f);
+            f = next;
+        }
+        now.set_lone_tail(tail);
+    }
+    /// Who leaves first leaves. False when nobody may.
+    bool evict_victim(pool& frames, std::uint32_t lane_id) noexcept {
+        const std::uint32_t victim = frames.victim(lane_id);
+        if (victim != none) evict(at(frames[victim].lane), frames[victim].unit, frames);
+        return victim != none;
+    }
+    /// No unit of a pool is resident any more. Tails stay.
+    void evict_all(pool& frames) noexcept {
+        for (std::uint32_t f = 0; f < frames.size(); ++f)
+            if (frames[f].linked && frames[f].unit != none) {
+                const lane l = at(frames[f].lane);
+                if (l.residency(frames[f].unit).frames() == f) evict(l, frames[f].unit, frames);
+            }
+    }
+    /// A pool has its first `n` own frames from now on. Where that is fewer, units leave that have one of the others, and
+    /// unfinished pages move. No write is in the air, and nothing is pinned.
+    void limit_frames(pool& frames, std::uint32_t n, bool large) noexcept {
+        for (std::uint32_t f = 0; f < frames.there(); ++f)
+            if (f + frames[f].run > n && frames[f].linked && frames[f].unit != none)
+                evict(at(frames[f].lane), frames[f].unit, frames);
+        frames.limit(n, large);
+        for (std::uint32_t t = 0; t < frames.tail_count(); ++t) {
+            const std::uint32_t from = frames.tails()[t].frame;
+            if (from < n || from >= frames.own()) continue;
+            const std::uint32_t lane_id = frames[from].lane, unit = frames[from].unit,
+                                to = acquire(frames, lane_id);
+            assert(to != none); // the fewest frames are more than tails
+            frames.move_tail(from, to);
+            at(lane_id).residency(unit).set_lone_tail(to);
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // storage
     /// Makes sure that `pages` more pages than are in use could be written. Called before entries are
     /// accepted. A disk without room for the rest of a step is asked for half of that, down to what is needed.
     [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
@@ -247,9 +354,36 @@ template <class Types> class page_store {
     }
 
   protected:
+    /// Gives a chain of frames back that was never a unit's.
+    static void give_back(pool& frames, std::uint32_t chain) noexcept {
+        while (chain != none) unlink(frames, std::exchange(chain, frames[chain].next));
+    }
+    /// What a lane held is gone but for its stream: its block starts afresh. `writes`: the pool that carried its pages.
+    void reset_lane(std::uint32_t lane_id, pool& writes) noexcept {
+        for (std::uint32_t f = 0; f < writes.size(); ++f)
+            if (writes[f].failed && writes[f].lane == lane_id) writes.write_finished(f, true);
+        release_stream(at(lane_id));
+        at(lane_id).reset();
+    }
+
     parts p_{};
 
   private:
+    /// Of a unit's frames. Slots of ragged groups are runs.
+    static void unlink(pool& frames, std::uint32_t f) noexcept {
+        if constexpr (Types::sequential && ragged)
+            frames.unlink_run(f);
+        else
+            frames.unlink(f);
+    }
+    /// Waits for some write, which makes a frame free. False when none is under way that would.
+    bool await_write(pool& frames) noexcept {
+        if (frames.draining() == 0) return false;
+        flush_writes();
+        p_.io->poll(true);
+        return true;
+    }
+
     /// True when a place that an owner leaves has others.
     [[nodiscard]] bool leave(std::uint32_t first_page) noexcept {
         if (!has_other_owners(first_page)) return false;

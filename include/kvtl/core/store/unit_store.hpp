@@ -1,8 +1,4 @@
-// Units between DRAM and storage, for one shard: which units are resident, how they come in, leave and are
-// written.
-//
-// The store knows lanes, frames and transfers, but no policy decision: what to bring in is the caller's
-// choice, who leaves is the replacement policy's, where bytes lie is the layout's.
+// Units that have pages of their own: how they come in and are written, and the tables that they take.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,9 +16,10 @@ template <class Types> class unit_store : public page_store<Types> {
     using pool = typename Types::pool;
     using residency = unit_residency;
     using parts = typename base::parts;
-    using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
-        base::release_stream, base::settle_all_writes, base::unsettled_frame, base::write_error;
-    static constexpr bool ragged = Types::compressor::ragged;
+    using base::acquire, base::at, base::evict, base::evict_all, base::flush_writes, base::give_back,
+        base::has_failed_writes, base::io_batch_of, base::note_resident, base::pool_of, base::queue_write,
+        base::settle_all_writes, base::unsettled_frame, base::write_error;
+    static constexpr bool ragged = base::ragged;
 
     unit_store() = default;
     explicit unit_store(const parts& p) noexcept : base(p) {}
@@ -65,81 +62,8 @@ template <class Types> class unit_store : public page_store<Types> {
         if (now.frames() != none && io_batch_of(now, pool_of(lane_id)) == none) return 0;
         return (pages_of(l, u) - (tail_of(now, pool_of(lane_id)) != none ? 1 : 0)) * p_.format.rows;
     }
-    /// The prefetch or selection that reads a resident unit, or none.
-    [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& frames) noexcept {
-        const std::uint8_t id =
-            now.frames() == none ? frame_record::no_io_batch : frames[now.frames()].io_batch;
-        return id == frame_record::no_io_batch ? none : id;
-    }
-    [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
-        return p_.io->submit_reads(id, frames);
-    }
-    static void set_io_batch(const residency& now, pool& frames, std::uint32_t id) noexcept {
-        if (now.frames() != none)
-            frames[now.frames()].io_batch =
-                id == none ? frame_record::no_io_batch : static_cast<std::uint8_t>(id);
-    }
-
     // ---------------------------------------------------------------------------------------------------
     // residency
-    /// A frame that nothing holds, for a lane's unit; evicts others as needed. `none` when everything is pinned.
-    [[nodiscard]] std::uint32_t acquire(pool& frames, std::uint32_t lane_id) noexcept {
-        for (;;) {
-            if (const std::uint32_t f = frames.pop_free(); f != none) return f;
-            if (frames.draining() > 0) { // free as soon as it is written
-                flush_writes();
-                p_.io->poll(true);
-                continue;
-            }
-            const std::uint32_t victim = frames.victim(lane_id);
-            if (victim == none) return none;
-            evict(at(frames[victim].lane), frames[victim].unit, frames);
-        }
-    }
-
-    void evict(const lane& l, std::uint32_t u, pool& frames) noexcept {
-        residency& now = l.residency(u);
-        if (frames[now.frames()].admitted) frames.replacement().remove(now.frames());
-        std::uint32_t tail = none;
-        for (std::uint32_t f = now.frames(); f != none;) {
-            const std::uint32_t next = frames[f].next;
-            if (frames[f].dirty) tail = f;
-            frames.unlink(f);
-            f = next;
-        }
-        now.set_lone_tail(tail);
-    }
-
-    /// Tells the replacement policy about a resident unit.
-    void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
-        const std::uint32_t handle = l.residency(u).frames();
-        std::uint32_t pages = 0;
-        for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
-        frame_record& head = frames[handle];
-        head.used = frames.steps();
-        if (!head.admitted) {
-            frames.replacement().admit(handle, {pages, updated, head.lane, u});
-            head.admitted = true;
-        } else if (updated) {
-            frames.replacement().refresh(handle, {pages, updated, head.lane, u});
-        }
-    }
-
-    void touch(const residency& now, pool& frames) noexcept {
-        frames[now.frames()].used = frames.steps();
-        if (frames[now.frames()].admitted) frames.replacement().touch(now.frames());
-    }
-    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
-    void want(const residency& now, pool& frames) noexcept {
-        touch(now, frames);
-        frames[now.frames()].wanted = true;
-    }
-    void pin(const residency& now, pool& frames) noexcept {
-        ++frames[now.frames()].pins;
-        frames[now.frames()].wanted = false;
-    }
-    void unpin(const residency& now, pool& frames) noexcept { --frames[now.frames()].pins; }
-
     /// The frame of a unit's last page while it has entries that storage has not, or none.
     [[nodiscard]] static std::uint32_t tail_of(const residency& now, const pool& frames) noexcept {
         if (now.frames() == none) return now.lone_tail();
@@ -434,32 +358,6 @@ template <class Types> class unit_store : public page_store<Types> {
         frames.give_all_back(); // what uses this memory makes tables longer
         return {};
     }
-    /// No unit of a pool is resident any more. Tails stay.
-    void evict_all(pool& frames) noexcept {
-        for (std::uint32_t f = 0; f < frames.size(); ++f)
-            if (frames[f].linked && frames[f].unit != none) {
-                const lane l = at(frames[f].lane);
-                if (l.residency(frames[f].unit).frames() == f) evict(l, frames[f].unit, frames);
-            }
-    }
-
-    /// A pool has its first `n` own frames from now on. Where that is fewer, units leave that have one of the others, and
-    /// unfinished pages move. No write is in the air, and nothing is pinned.
-    void limit_frames(pool& frames, std::uint32_t n, bool large) noexcept {
-        for (std::uint32_t f = n; f < frames.there(); ++f)
-            if (frames[f].linked && frames[f].unit != none) evict(at(frames[f].lane), frames[f].unit, frames);
-        frames.limit(n, large);
-        for (std::uint32_t t = 0; t < frames.tail_count(); ++t) {
-            const std::uint32_t from = frames.tails()[t].frame;
-            if (from < n || from >= frames.own()) continue;
-            const std::uint32_t lane_id = frames[from].lane, unit = frames[from].unit,
-                                to = acquire(frames, lane_id);
-            assert(to != none); // the fewest frames are more than tails
-            frames.move_tail(from, to);
-            at(lane_id).residency(unit).set_lone_tail(to);
-        }
-    }
-
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
     void forget_lane(std::uint32_t lane_id) noexcept {
         const lane l = at(lane_id);
@@ -474,10 +372,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 frames.settle(tail);
             if (l.unit(u).where.first != none) base::release_place(l.unit(u).where);
         }
-        for (std::uint32_t f = 0; f < frames.size(); ++f)
-            if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);
-        release_stream(l);
-        l.reset();
+        base::reset_lane(lane_id, frames);
     }
 
   private:
@@ -504,14 +399,6 @@ template <class Types> class unit_store : public page_store<Types> {
         // `writing` before `dirty` ends: the frame must not look free in between.
         queue_write(frames, f);
         frames.clear_dirty(f);
-    }
-
-    void give_back(pool& frames, std::uint32_t chain) noexcept {
-        while (chain != none) {
-            const std::uint32_t next = frames[chain].next;
-            frames.unlink(chain);
-            chain = next;
-        }
     }
 };
 
