@@ -4,20 +4,17 @@
 // decode step): rows of a segment, the clusterer's scratch and the pages on their way out all lie there, and
 // count as frames. A segment is what the clusterer groups together, or less where the pool is smaller; so the pool
 // need not hold a lane. Chunks before the last are staged on storage in sequence order and read back segment by
-// segment. Attention of a chunk goes over all rows at once where a segment holds them, else stretch by stretch, with
-// what a stretch leaves of each query; its bits do not depend on where rows are cut.
+// segment. Attention of a chunk goes over all rows at once where a segment holds them. Else the staged rows pass by as those
+// of a further turn do (turn_attention.hpp), in memory that is laid out for that meanwhile.
 //
-// What:   sums of stretches lie in `out` where these are floats. 16 bits cannot carry them from stretch to stretch: they
-//         lie in the arena then, which is laid out for fewer rows meanwhile. Queries that there is no room for come
-//         later and read the rows once more.
-// Cost:   bytes read: the staged rows, once for every segment's worth of queries, or for every arena's worth of sums.
+// Cost:   bytes read: the staged rows, once to organise them, and once for as many of a chunk's queries as there is room for.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/prompt_arena.hpp>
-#include <kvtl/core/step/row_attention.hpp>
+#include <kvtl/core/step/turn_attention.hpp>
 #include <kvtl/lent_threads.hpp>
 
 #include <algorithm>
@@ -37,6 +34,7 @@ template <class Types> class prompt_builder {
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
     using arena = prompt_arena<Types>;
+    using attention = turn_attention<element_type, Types::weighted>;
     static constexpr std::uint32_t probe_queries = arena::probe_queries;
     static constexpr std::uint32_t staging_limit =
         256; ///< more pages in the air do not make the device faster
@@ -96,23 +94,13 @@ template <class Types> class prompt_builder {
                                                  const page_format& plain) noexcept {
         return std::max(records.rows, plain.rows);
     }
-    /// Bytes of a pool in which segments of `rows` tokens are attended, not organised, with room for what stretches leave of
-    /// the queries of a tile, or of a token.
-    [[nodiscard]] static std::size_t attention_bytes(const model_extents& m, const lane_sizes& s,
-                                                     std::uint32_t rows, std::uint32_t unit_pages,
-                                                     const typename Types::clusterer_state& cluster,
+    /// Bytes of a pool in which a chunk can be attended: a page and what turn_attention needs.
+    [[nodiscard]] static std::size_t attention_bytes(const model_extents& m,
                                                      std::uint32_t page_bytes) noexcept {
         carver c;
-        const arena a = arena::take(c, m, s, rows, cluster);
-        const std::size_t pages = std::size_t{least_staging(unit_pages)} + 1;
-        const std::size_t queries = std::max<std::size_t>(simd::causal_tile, m.lane_queries());
-        return a.work_begins +
-               std::max(simd::causal_scratch_floats(m.dim) * sizeof(float), pages * page_bytes) +
-               queries * sums_floats(m.dim) * sizeof(float);
-    }
-    /// What is left of a query between two stretches: acc (D), max and sum.
-    [[nodiscard]] static constexpr std::size_t sums_floats(std::uint32_t dim) noexcept {
-        return std::size_t{dim} + 2;
+        static_cast<void>(c.take<std::byte>(page_bytes));
+        static_cast<void>(attention::take(c, m.queries_of(0), 1, 0));
+        return c.used();
     }
     /// Bytes of a pool in which any prompt can be organised and attended.
     [[nodiscard]] static std::size_t least_bytes(const model_extents& m, const lane_sizes& s,
@@ -122,7 +110,7 @@ template <class Types> class prompt_builder {
         const std::uint32_t rows = least_segment(cluster, s, page_rows);
         const std::size_t organised = arena_bytes(m, s, rows, unit_pages, cluster, page_bytes);
         if (rows >= s.max_tokens) return organised; // one stretch
-        return std::max(organised, attention_bytes(m, s, rows, unit_pages, cluster, page_bytes));
+        return std::max(organised, attention_bytes(m, page_bytes));
     }
 
     /// Takes over the pool's memory for lanes of up to `rows` rows. Fails when tails cannot be written.
@@ -149,7 +137,12 @@ template <class Types> class prompt_builder {
         /// Rows [first, end) to the arena's first rows.
         [[nodiscard]] status operator()(std::uint32_t first, std::uint32_t end) const noexcept {
             const std::uint32_t staged = std::clamp(before, first, end);
-            if (status s = b->load_staged(b->store_->at(lane_id), first, staged); !s) return s;
+            const auto load = [&](std::uint32_t row, const element_type* k, const element_type* v,
+                                  std::uint32_t rows) {
+                std::memcpy(b->row_k(row - first), k, rows * b->row_bytes());
+                std::memcpy(b->row_v(row - first), v, rows * b->row_bytes());
+            };
+            if (status s = b->visit_staged(b->store_->at(lane_id), first, staged, load); !s) return s;
             b->encode(lane_in_layer, *in, before, staged, end, first);
             return {};
         }
@@ -183,8 +176,10 @@ template <class Types> class prompt_builder {
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
 
-    /// Reads staged rows [from, to) back, to the arena's first rows.
-    [[nodiscard]] status load_staged(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
+    /// Reads staged rows [from, to) back: visit(first row, k, v, rows), page by page.
+    template <class Visit>
+    [[nodiscard]] status visit_staged(const lane& l, std::uint32_t from, std::uint32_t to,
+                                      Visit&& visit) noexcept {
         const page_format& format = store_->plain_format();
         const std::uint32_t end = to > from ? format.pages_for(to) : 0;
         for (std::uint32_t i = from / format.rows; i < end;) {
@@ -201,8 +196,8 @@ template <class Types> class prompt_builder {
                 const std::uint32_t first_row = std::max(from, j * format.rows),
                                     at = first_row - j * format.rows;
                 const std::uint32_t rows = std::min(format.rows, to - j * format.rows) - at;
-                std::memcpy(row_k(first_row - from), format.key(page, at), rows * row_bytes());
-                std::memcpy(row_v(first_row - from), format.value(page, at), rows * row_bytes());
+                visit(first_row, reinterpret_cast<const element_type*>(format.key(page, at)),
+                      reinterpret_cast<const element_type*>(format.value(page, at)), rows);
             }
         }
         return {};
@@ -233,26 +228,21 @@ template <class Types> class prompt_builder {
 
     /// Causal attention of the chunk's T queries over rows [0, before + T). out: (T, HQ, D), this lane's
     /// heads only.
-    template <class Source>
-    [[nodiscard]] status attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
-                                std::uint32_t tokens, const tensor_span& out, Source&& source) noexcept {
-        if (before + tokens <= segment_) {
-            if (status s = hold(0, before + tokens, before + tokens, source); !s) return s;
-            attend_prompt(p_.model.queries_of(lane_in_layer), in, before, tokens, row_k(0), row_v(0), out,
-                          x_.causal);
+    [[nodiscard]] status attend(const chunk_source& chunk, std::uint32_t tokens,
+                                const tensor_span& out) noexcept {
+        const query_lane queries = p_.model.queries_of(chunk.lane_in_layer);
+        const std::uint32_t before = chunk.before, all = before + tokens, organised = segment_;
+        if (all <= organised) {
+            if (status s = hold(0, all, all, chunk); !s) return s;
+            attend_prompt(queries, *chunk.in, before, tokens, row_k(0), row_v(0), out, x_.causal);
             return {};
         }
-        if (out.holds<float>())
-            return attend_stretches(lane_in_layer, in, before, tokens, out, source, segment_,
-                                    {0, 0, x_.seen_max.data(), x_.seen_sum.data()});
-        const std::uint32_t organised = segment_;
-        const std::span<float> sums = lay_out_beside_sums();
-        const std::size_t queries = p_.model.lane_queries(), of_token = queries * sums_floats(p_.model.dim);
-        const std::size_t some = std::min<std::size_t>(sums.size() / of_token, tokens);
-        float* const acc = sums.data() + 2 * some * queries;
-        const status done =
-            attend_stretches(lane_in_layer, in, before, tokens, out, source, static_cast<std::uint32_t>(some),
-                             {0, 0, sums.data(), sums.data() + some * queries, acc});
+        attention by_turns = lay_out_for_attention(queries, tokens);
+        const status done = by_turns.attend(queries, *chunk.in, before, tokens, out, [&] {
+            return visit_staged(store_->at(chunk.lane_id), 0, before,
+                                [&](std::uint32_t, const element_type* k, const element_type* v,
+                                    std::uint32_t rows) { by_turns.add(k, v, nullptr, rows); });
+        });
         lay_out(organised);
         return done;
     }
@@ -336,12 +326,12 @@ template <class Types> class prompt_builder {
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
         if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
-        make_units(lane_id, 0, 0, keys, units);
+        make_units(lane_id, 0, 0, n, units);
         if (status done = place_units(lane_id, 0, {}, 0, units, 0, 0); !done) {
             s.units = old_units;
             std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
             if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
-            refresh_means(lane_id, keys, stored);
+            refresh_means(lane_id, stored);
             return done;
         }
         for (std::uint32_t u = 0; u < old_units; ++u) store_->release_place(x_.old_unit[u].where);
@@ -502,48 +492,16 @@ template <class Types> class prompt_builder {
         return (rows + simd::causal_tile - 1) / simd::causal_tile * simd::causal_tile;
     }
 
-    // ------------------------------------------------------------------------------------------------------
-    // attention
-    /// The same stretch by stretch of rows, for `most` queries at a time, of which `left` has room.
-    template <class Source>
-    [[nodiscard]] status attend_stretches(std::uint32_t lane_in_layer, const layer_input& in,
-                                          std::uint32_t before, std::uint32_t tokens, const tensor_span& out,
-                                          Source& source, std::uint32_t most,
-                                          simd::causal_stretch left) noexcept {
-        for (std::uint32_t first = 0; first < tokens; first += most) {
-            const std::uint32_t some = std::min(most, tokens - first), seen = before + first + some;
-            const layer_input queries = in.rows(first, some, tokens);
-            const auto to = out.subspan(first * (out.size() / tokens), some * (out.size() / tokens));
-            for (std::uint32_t begin = 0; begin < seen; begin += segment_) {
-                const std::uint32_t end = std::min(begin + segment_, seen);
-                if (status s = hold(begin, end, end, source); !s) return s;
-                left.begin = begin, left.end = end == seen ? simd::no_reach : end;
-                attend_prompt(p_.model.queries_of(lane_in_layer), queries, before + first, some,
-                              row_k(held_.at(begin)), row_v(held_.at(begin)), to, x_.causal, simd::no_reach,
-                              left);
-            }
-        }
-        return {};
-    }
-
-    /// Divides the pool's memory for attention alone: fewer rows, pages to read, and behind them the sums, which it returns.
-    [[nodiscard]] std::span<float> lay_out_beside_sums() noexcept {
+    /// Divides the pool's memory for attention: pages that are read, and behind them all else. Nothing is held then.
+    [[nodiscard]] attention lay_out_for_attention(const query_lane& queries, std::uint32_t tokens) noexcept {
         const std::span<std::byte> all = frames_->memory();
-        const std::size_t page = store_->format().page_bytes;
-        const auto needs = [&](std::uint32_t rows) {
-            return attention_bytes(p_.model, p_.sizes, rows, p_.unit_pages, *p_.cluster,
-                                   store_->format().page_bytes);
-        };
-        std::uint32_t rows = std::max(least_segment(), whole(segment_ / 4));
-        if (needs(rows) > all.size()) rows = least_segment();
-        lay_out(rows);
-        const std::size_t spare = (all.size() - needs(rows)) / page;
-        pages_ = std::min<std::uint32_t>(pages_, least_staging(p_.unit_pages) +
-                                                     static_cast<std::uint32_t>(spare / 4));
-        const std::size_t begin =
-            std::max(x_.work_begins + x_.causal.size_bytes(), (first_page_ + pages_) * page);
+        const std::uint32_t page = store_->format().page_bytes;
+        const std::size_t spare = (all.size() - attention_bytes(p_.model, page)) / page;
+        held_ = {};
+        first_page_ = 0;
+        pages_ = std::min(staging_limit, 1 + static_cast<std::uint32_t>(spare / 4));
         frames_->note_used(static_cast<std::uint32_t>(all.size() / page));
-        return {reinterpret_cast<float*>(all.data() + begin), (all.size() - begin) / sizeof(float)};
+        return attention::within(all.subspan(std::size_t{pages_} * page), queries, tokens);
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -579,7 +537,7 @@ template <class Types> class prompt_builder {
         encode_held(lane_id);
         const std::uint32_t units = label(keys, clustered);
         if (status fits = check_units(l, first_unit + units); !fits) return fits;
-        make_units(lane_id, first_unit, at, keys, units);
+        make_units(lane_id, first_unit, at, rows.count, units);
         return place_units(lane_id, lane_in_layer, in, first_unit, units, at, chunk);
     }
 
@@ -603,10 +561,9 @@ template <class Types> class prompt_builder {
 
     /// Unit table, statistics and `order` (rows grouped by unit, ascending within one).
     /// Row i is row first_row + i of the arena; label 0 is unit first_unit.
-    void make_units(std::uint32_t lane_id, std::uint32_t first_unit, std::uint32_t first_row,
-                    rows_view<element_type> keys, std::uint32_t units) noexcept {
+    void make_units(std::uint32_t lane_id, std::uint32_t first_unit, std::uint32_t first_row, std::uint32_t n,
+                    std::uint32_t units) noexcept {
         const lane l = store_->at(lane_id);
-        const auto n = static_cast<std::uint32_t>(keys.count);
         std::fill_n(x_.begin.begin(), units + 1, 0U);
         for (std::uint32_t i = 0; i < n; ++i) ++x_.begin[x_.label[i] + 1];
         for (std::uint32_t u = 0; u < units; ++u) x_.begin[u + 1] += x_.begin[u];
@@ -620,38 +577,29 @@ template <class Types> class prompt_builder {
             l.begin_unit(u, {});
             unit_record& unit = l.unit(u);
             unit.entries = x_.begin[i + 1] - x_.begin[i];
-            if constexpr (Types::means)
-                unit.m2 = p_.sums->set_mean(
-                    lane_id, u, keys,
-                    std::span<const std::uint32_t>(x_.order.subspan(x_.begin[i], unit.entries)));
-            if constexpr (summaries<Types>::any) {
-                const auto row_of = [&](std::uint32_t e) { return first_row + x_.order[x_.begin[i] + e]; };
-                if constexpr (summaries<Types>::gathers) // before sums take the place of the mean
-                    for (std::uint32_t e = 0; e < unit.entries; ++e)
-                        p_.sums->gather_built(lane_id, row_k(row_of(e)), row_v(row_of(e)));
-                for (std::uint32_t e = 0; e < unit.entries; ++e) {
-                    const std::uint32_t row = row_of(e);
-                    p_.sums->absorb(lane_id, u, e, row_k(row), row_v(row), p_.sums->building());
-                }
-            }
+            unit.m2 = summarise(lane_id, u, [&](std::size_t e) {
+                return first_row + x_.order[x_.begin[i] + e];
+            });
         }
     }
 
     /// The means and summaries of units whose rows lie one after the other in the arena.
-    void refresh_means(std::uint32_t lane_id, rows_view<element_type> keys, std::uint32_t stored) noexcept {
+    void refresh_means(std::uint32_t lane_id, std::uint32_t stored) noexcept {
         const lane l = store_->at(lane_id);
         l.forget_gathered();
         for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
-             first += l.unit(u++).entries) {
-            if constexpr (Types::means) p_.sums->set_mean(lane_id, u, keys.slice(first, l.unit(u).entries));
-            if constexpr (summaries<Types>::any) {
-                if constexpr (summaries<Types>::gathers)
-                    for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
-                        p_.sums->gather_built(lane_id, row_k(first + i), row_v(first + i));
-                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
-                    p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i), p_.sums->building());
-            }
-        }
+             first += l.unit(u++).entries)
+            summarise(lane_id, u, [&](std::size_t e) { return first + static_cast<std::uint32_t>(e); });
+    }
+    /// Mean and summaries of a unit, whose entry e is row row(e) of the arena. Returns the sum of squared distances to the mean.
+    template <class Row> float summarise(std::uint32_t lane_id, std::uint32_t u, const Row& row) noexcept {
+        const std::uint32_t entries = store_->at(lane_id).unit(u).entries;
+        const float m2 = p_.sums->set_mean(lane_id, u, entries, [&](std::size_t e) { return row_k(row(e)); });
+        for (std::uint32_t e = 0; e < entries; ++e) // before sums take the place of the mean
+            p_.sums->gather_built(lane_id, row_k(row(e)), row_v(row(e)));
+        for (std::uint32_t e = 0; e < entries; ++e)
+            p_.sums->absorb(lane_id, u, e, row_k(row(e)), row_v(row(e)), p_.sums->building());
+        return m2;
     }
 
     /// Places units [first_unit, first_unit + units) and writes their pages in storage order.

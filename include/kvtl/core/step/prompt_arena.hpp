@@ -33,18 +33,15 @@ template <class Types> struct prompt_arena {
     std::span<std::uint32_t> chain, strength;
     std::span<chosen_unit> chosen;
     std::span<std::byte> pairs;
-    std::span<float> causal;             ///< before these: of attention
-    std::span<float> seen_max, seen_sum; ///< (lane heads, rows, G) what queries have seen so far
-    std::span<float> log_weight;         ///< (rows) where entries have them
-    std::span<std::uint32_t> position;   ///< (rows) where they are not the rows' numbers
+    std::span<float> causal;           ///< before these: of attention
+    std::span<float> log_weight;       ///< (rows) where entries have them
+    std::span<std::uint32_t> position; ///< (rows) where they are not the rows' numbers
 
     static prompt_arena take(carver& c, const model_extents& m, const lane_sizes& s, std::uint32_t rows,
                              const typename Types::clusterer_state& cluster) noexcept {
         prompt_arena a;
         const std::uint32_t units = std::min(s.max_units, cluster.max_units(rows));
         a.rows = record_rows<Types>::take(c, rows, s.width, s.record);
-        a.seen_max = c.take<float>(std::size_t{rows} * m.lane_heads * m.group);
-        a.seen_sum = c.take<float>(std::size_t{rows} * m.lane_heads * m.group);
         a.log_weight = c.take<float>(Types::weighted ? rows : 0);
         a.position = c.take<std::uint32_t>(Types::keeps_positions ? rows : 0);
         a.label = c.take<std::uint32_t>(rows);

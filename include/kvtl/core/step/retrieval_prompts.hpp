@@ -98,7 +98,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
             const auto rows = prompt_.rows_of(ref.id, ref.in_layer, in, before);
-            if (!out.empty()) done = prompt_.attend(ref.in_layer, in, before, tokens, out, rows);
+            if (!out.empty()) done = prompt_.attend(rows, tokens, out);
             if (done.ok())
                 done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens, rows)
                             : prompt_.stage(store_.at(ref.id), before, total, rows);

@@ -160,15 +160,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                                      const tensor_span& out) noexcept {
         const lane l = store_->at(ref.id);
         const lane_state& s = l.state();
-        const query_lane queries = p_.model.queries_of(ref.in_layer);
-        const std::size_t width = p_.sizes.width, row = out.size() / tokens;
         auto& turn = x_.turn;
         const auto add = [&](const element_type* k, const element_type* v, const float* w, std::size_t rows) {
-            for (std::size_t i = 0; i < rows; ++i)
-                turn.add(w == nullptr ? 0.0F : w[i], [&](element_type* to_k, element_type* to_v) {
-                    std::copy_n(k + i * width, width, to_k);
-                    std::copy_n(v + i * width, width, to_v);
-                });
+            turn.add(k, v, w, rows);
         };
         const auto add_records = [&](const records_view& keys, const records_view& values) {
             p_.decoded.show(
@@ -180,22 +174,13 @@ template <class Types> class step_runner : public step_attention<Types> {
                     add(k, v, Types::weighted ? w : nullptr, rows);
                 });
         };
-        for (std::uint32_t first = 0, some = 0; first < tokens; first += some) {
-            some = std::min(tokens - first, turn.most_tokens(queries, out));
-            turn.begin(queries, in.rows(first, some, tokens), s.tokens + first, some,
-                       out.subspan(first * row, some * row));
+        return turn.attend(p_.model.queries_of(ref.in_layer), in, s.tokens, tokens, out, [&]() -> status {
             if (s.sinks > 0) add(l.sink_k(0), l.sink_v(0), l.sink_w(0), s.sinks);
             if (status done = read_all_units(ref, l, add_records); !done) return done;
             visit_window(l, s.tokens, add);
             if (s.buffered > 0) add(l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered);
-            const auto rows = rows_of(ref, in);
-            for (std::uint32_t t = 0; t < first + some; ++t)
-                turn.add(0.0F, [&, e = rows(t)](element_type* k, element_type* v) {
-                    simd::encode(e.k, 0, k, width);
-                    simd::encode(e.v, 0, v, width);
-                });
-        }
-        return {};
+            return {};
+        });
     }
 
     /// One entry as it arrives: (width) numbers each.

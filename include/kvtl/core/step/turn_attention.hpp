@@ -1,5 +1,4 @@
-// Attention of many queries over all entries of a lane: of a chunk of a prompt whose entries are stored as they come, and of a
-// further turn.
+// Attention of many queries over all entries of a lane: of a prompt's chunk that lies behind others, and of a further turn.
 //
 // What:   the lane's entries pass by once, in whatever order; behind them come those of the chunk. They are collected as plain
 //         rows, and each stretch of rows is attended by all queries at once (simd/causal.hpp). What a query has seen lies in
@@ -14,6 +13,8 @@
 #include <kvtl/core/step/row_attention.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/causal.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,11 +26,11 @@ namespace kvtl { inline namespace v0 {
 /// E: of plain rows; Weighted: entries have log-weights.
 template <element E, bool Weighted> class turn_attention {
   public:
-    /// 32 KiB of rows, but a tile of them at least, and room for what the queries of `tokens` tokens have seen; of more where
-    /// `out` is floats.
-    [[nodiscard]] static turn_attention take(carver& c, const query_lane& lane,
-                                             std::uint32_t tokens) noexcept {
-        constexpr std::size_t bytes = 32768, tile = simd::causal_tile;
+    /// So many bytes of rows, but a tile of them at least, and room for what the queries of `tokens` tokens have seen; of more
+    /// where `out` is floats.
+    [[nodiscard]] static turn_attention take(carver& c, const query_lane& lane, std::uint32_t tokens,
+                                             std::size_t bytes = 32768) noexcept {
+        constexpr std::size_t tile = simd::causal_tile;
         turn_attention a;
         a.width_ = lane.width();
         a.rows_ = std::max(bytes / (2 * a.width_ * sizeof(E)) / tile, std::size_t{1}) * tile;
@@ -39,6 +40,40 @@ template <element E, bool Weighted> class turn_attention {
         a.causal_ = c.take<float>(simd::causal_scratch_floats(lane.dim));
         a.seen_ = c.take<float>(std::size_t{tokens} * lane.heads * lane.group * (lane.dim + 2));
         return a;
+    }
+    /// One that makes the best of so much memory for `tokens` tokens. It is enough for what take() gives one token and a tile.
+    [[nodiscard]] static turn_attention within(std::span<std::byte> memory, const query_lane& lane,
+                                               std::uint32_t tokens) noexcept {
+        constexpr std::size_t most = std::size_t{1} << 18; // rows stay in the L2 cache while queries pass
+        carver least, none_seen, all(memory);
+        static_cast<void>(take(least, lane, 1, 0));
+        const std::size_t tile = 2 * simd::causal_tile * lane.width() * sizeof(E),
+                          rows = std::min(most, tile + (memory.size() - least.used()) / 4);
+        static_cast<void>(take(none_seen, lane, 0, rows));
+        const std::size_t each = std::size_t{lane.heads} * lane.group * (lane.dim + 2) * sizeof(float),
+                          room = (memory.size() - none_seen.used()) / each;
+        return take(all, lane, static_cast<std::uint32_t>(std::min<std::size_t>(room, tokens)), rows);
+    }
+
+    /// Attention of a chunk of T tokens that lies behind `before` entries. pass() adds these, in any order, once for as many
+    /// queries as there is room for. Fails when pass() does.
+    template <class Pass>
+    [[nodiscard]] status attend(const query_lane& lane, const layer_input& in, std::uint32_t before,
+                                std::uint32_t tokens, const tensor_span& out, Pass&& pass) noexcept {
+        const std::size_t row = out.size() / tokens, token = std::size_t{lane.all} / lane.group * lane.dim,
+                          at = std::size_t{lane.first} / lane.group * lane.dim;
+        for (std::uint32_t first = 0, some = 0; first < tokens; first += some) {
+            some = std::min(tokens - first, most_tokens(lane, out));
+            begin(lane, in.rows(first, some, tokens), before + first, some,
+                  out.subspan(first * row, some * row));
+            if (status s = pass(); !s) return s;
+            for (std::size_t t = 0; t < std::size_t{first} + some; ++t)
+                add(0.0F, [&](E* k, E* v) {
+                    simd::encode(in.k, t * token + at, k, width_);
+                    simd::encode(in.v, t * token + at, v, width_);
+                });
+        }
+        return {};
     }
 
     /// Tokens whose queries may attend at once.
@@ -58,6 +93,14 @@ template <element E, bool Weighted> class turn_attention {
         if constexpr (Weighted) log_weight_[held_] = log_weight;
         ++held_;
         if (held_ == rows_ || first_ + held_ == before_ + tokens_) attend_held();
+    }
+    /// The next rows: k, v (rows, width), log_weight (rows) or null.
+    void add(const E* k, const E* v, const float* log_weight, std::size_t rows) noexcept {
+        for (std::size_t i = 0; i < rows; ++i)
+            add(log_weight == nullptr ? 0.0F : log_weight[i], [&](E* to_k, E* to_v) {
+                std::copy_n(k + i * width_, width_, to_k);
+                std::copy_n(v + i * width_, width_, to_v);
+            });
     }
 
   private:

@@ -132,16 +132,22 @@ template <class Types> class summaries {
         const unit_means means = lanes_->at(lane).means();
         if (means.bits() != 32) means.set(u, reinterpret_cast<const float*>(running));
     }
-    /// The mean of unit u becomes that of these rows, or of those that `index` names, and the lane's spread gathers them.
-    /// Returns their m2.
-    template <element E>
-    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys) const noexcept {
-        return set_mean_of(lane, u, keys.count, [&](std::size_t i) { return keys.row(i); });
-    }
-    template <element E>
-    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys,
-                   std::span<const std::uint32_t> index) const noexcept {
-        return set_mean_of(lane, u, index.size(), [&](std::size_t i) { return keys.row(index[i]); });
+    /// The mean of unit u becomes that of the rows row(0) to row(count - 1), and the lane's spread gathers them. Returns their m2;
+    /// 0 where units have no means.
+    template <class Row>
+    float set_mean(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
+        if constexpr (Types::means) {
+            const auto of_lane = lanes_->at(lane);
+            const unit_means means = of_lane.means();
+            auto* exact = reinterpret_cast<float*>(building());
+            const float m2 = simd::mean_and_m2_of<simd::default_arch>(count, means.dim(), row, exact);
+            means.set(u, exact);
+            if constexpr (Types::spread)
+                for (std::size_t i = 0; i < count; ++i)
+                    simd::add_squares(row(i), means.dim(), exact, 1.0F, of_lane.spread().data());
+            return m2;
+        }
+        return 0;
     }
     /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
     void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries,
@@ -167,18 +173,6 @@ template <class Types> class summaries {
             estimator_->gather(running_view(estimator_of(lane), running, sizes().running_estimator),
                                {x_.key.data(), x_.value.data(), mean, before});
         }
-    }
-    template <class Row>
-    float set_mean_of(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
-        const auto of_lane = lanes_->at(lane);
-        const unit_means means = of_lane.means();
-        auto* exact = reinterpret_cast<float*>(building());
-        const float m2 = simd::mean_and_m2_of<simd::default_arch>(count, means.dim(), row, exact);
-        means.set(u, exact);
-        if constexpr (Types::spread)
-            for (std::size_t i = 0; i < count; ++i)
-                simd::add_squares(row(i), means.dim(), exact, 1.0F, of_lane.spread().data());
-        return m2;
     }
     template <class State> [[nodiscard]] static consteval bool runs() {
         return requires(const State& s, const summary_shape& shape) {
