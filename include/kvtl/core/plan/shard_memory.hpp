@@ -29,12 +29,6 @@ struct prefetch_slot {
     std::span<chosen_unit> chosen;
     std::span<std::uint32_t> count;
 };
-/// Something has been read ahead and not been used yet.
-[[nodiscard]] inline bool any_in_use(std::span<const prefetch_slot> prefetch_slots) noexcept {
-    return std::any_of(prefetch_slots.begin(), prefetch_slots.end(),
-                       [](const prefetch_slot& a) { return a.io_batch != none; });
-}
-
 /// Lays a shard out in memory, or only counts when the carvers have no block.
 template <class Types> struct shard_memory {
     using runner = step_runner<Types>;

@@ -577,9 +577,8 @@ template <class Types> class prompt_builder {
             l.begin_unit(u, {});
             unit_record& unit = l.unit(u);
             unit.entries = x_.begin[i + 1] - x_.begin[i];
-            unit.m2 = summarise(lane_id, u, [&](std::size_t e) {
-                return first_row + x_.order[x_.begin[i] + e];
-            });
+            unit.m2 =
+                summarise(lane_id, u, [&](std::size_t e) { return first_row + x_.order[x_.begin[i] + e]; });
         }
     }
 

@@ -6,54 +6,48 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/step/retrieval_base.hpp>
+#include <kvtl/core/step/retrieval_parts.hpp>
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class retrieval_prompts : public retrieval_base<Types> {
-  protected:
-    using base = retrieval_base<Types>;
-    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::cluster_ready,
-        base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
-        base::release_all_prefetches;
-    using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
-        base::prompt_, base::stats_, base::step_, base::store_;
-
+template <class Types> class retrieval_prompts {
   public:
     using types = Types;
-    using element_type = typename base::element_type;
-    using pool = typename base::pool;
-    using lane = typename base::lane;
-    using runner = typename base::runner;
+    using element_type = typename types::element_type;
+    using pool = typename types::pool;
+    using lane = typename types::lane;
+    using runner = step_runner<types>;
+
+    explicit retrieval_prompts(retrieval_parts<types>& parts) noexcept : r_(parts) {}
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
-        const auto lanes = lanes_of(slot, layer);
+        const auto lanes = r_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
-        if (base::io_.gave_up()) return base::io_.no_answer();
-        begin_call();
-        release_all_prefetches();
+        if (r_.io.gave_up()) return r_.io.no_answer();
+        r_.begin_call();
+        r_.ahead.release_all();
         if constexpr (types::sequential) {
             if (last)
-                if (status s = base::check_last_queries(in); !s) return s;
-            const lane_state before = store_.at(lanes[0].id).state();
+                if (status s = r_.check_last_queries(in); !s) return s;
+            const lane_state before = r_.store.at(lanes[0].id).state();
             const bool in_prompt = before.tokens == 0 || before.prompt_open;
             const status done = prefill_groups(lanes, in, tokens, out);
             if (done.ok()) note_chunk(lanes, in_prompt && !last);
-            if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
+            if (done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
         } else {
-            const lane first = store_.at(lanes[0].id);
+            const lane first = r_.store.at(lanes[0].id);
             if (first.state().tokens > 0) {
-                if (status s = bring(slot, layer); !s) return s;
-                announce_next(slot, layer);
+                if (status s = r_.bring(slot, layer); !s) return s;
+                r_.announce_next(slot, layer);
                 return prefill_turn(lanes, in, tokens, out);
             }
             if (last)
-                if (status s = base::check_last_queries(in); !s) return s;
-            if (status s = lend_to_prompt(slot, layer); !s) return s;
+                if (status s = r_.check_last_queries(in); !s) return s;
+            if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
             const status done = prefill_prompt(lanes, in, tokens, out, last);
-            if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
+            if (done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
         }
     }
@@ -64,9 +58,9 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     template <class Kept>
     [[nodiscard]] status take_over(std::uint32_t slot, std::uint32_t layer, Kept& kept, const layer_input& in,
                                    std::uint32_t chunk) noexcept {
-        const auto lanes = lanes_of(slot, layer);
-        begin_call();
-        release_all_prefetches();
+        const auto lanes = r_.lanes_of(slot, layer);
+        r_.begin_call();
+        r_.ahead.release_all();
         std::uint32_t most = 0;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) most = std::max(most, kept.rows(slot, layer, i));
         status done;
@@ -76,69 +70,70 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             done = take_over_units(slot, layer, lanes, kept, most, in, chunk);
         if (!done) return done;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            store_.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
-        look_at_prompt(slot, layer, lanes, in, chunk);
-        note_storage();
+            r_.store.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
+        r_.look_at_prompt(slot, layer, lanes, in, chunk);
+        r_.note_storage();
         return {};
     }
 
   private:
     /// Of a prompt whose chunks become entries as they come: whether its last one is still to come.
     void note_chunk(std::span<const lane_ref> lanes, bool open) noexcept {
-        for (const lane_ref& ref : lanes) store_.at(ref.id).state().prompt_open = open;
+        for (const lane_ref& ref : lanes) r_.store.at(ref.id).state().prompt_open = open;
     }
     status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                           const tensor_span& out, bool last) noexcept {
-        pool& frames = pool_for(lanes);
-        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
-        const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
-        if (status s = prompt_.begin(frames, total); !s) return s;
-        if (last) store_.make_room_for_prompt(lanes[0].id, cluster_.max_units(total));
+        pool& frames = r_.pool_for(lanes);
+        if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
+        const std::uint32_t before = r_.store.at(lanes[0].id).state().staged, total = before + tokens;
+        if (status s = r_.prompt.begin(frames, total); !s) return s;
+        if (last) r_.store.make_room_for_prompt(lanes[0].id, r_.cluster.max_units(total));
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
-            const auto rows = prompt_.rows_of(ref.id, ref.in_layer, in, before);
-            if (!out.empty()) done = prompt_.attend(rows, tokens, out);
+            const auto rows = r_.prompt.rows_of(ref.id, ref.in_layer, in, before);
+            if (!out.empty()) done = r_.prompt.attend(rows, tokens, out);
             if (done.ok())
-                done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens, rows)
-                            : prompt_.stage(store_.at(ref.id), before, total, rows);
+                done = last ? r_.prompt.organise(ref.id, ref.in_layer, in, total, tokens, rows)
+                            : r_.prompt.stage(r_.store.at(ref.id), before, total, rows);
             if (!done) break;
             ++organised;
-            note_storage();
+            r_.note_storage();
         }
         if (!done) { // as it was before: earlier chunks are still staged
             if (last)
-                for (std::uint32_t i = 0; i < organised; ++i) prompt_.forget_units(store_.at(lanes[i].id));
-            for (const lane_ref& ref : lanes) prompt_.forget_staged(store_.at(ref.id), before);
+                for (std::uint32_t i = 0; i < organised; ++i)
+                    r_.prompt.forget_units(r_.store.at(lanes[i].id));
+            for (const lane_ref& ref : lanes) r_.prompt.forget_staged(r_.store.at(ref.id), before);
             return done;
         }
         for (const lane_ref& ref : lanes) {
             if (last)
-                prompt_.commit(store_.at(ref.id), total);
+                r_.prompt.commit(r_.store.at(ref.id), total);
             else
-                store_.at(ref.id).state().staged = total;
+                r_.store.at(ref.id).state().staged = total;
         }
         return {};
     }
 
     status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                         const tensor_span& out) noexcept {
-        if (status s = accept(lanes, tokens); !s) return s;
-        const statistics before = stats_;
+        if (status s = r_.accept(lanes, tokens); !s) return s;
+        const statistics before = r_.stats;
         if (!out.empty())
             for (const lane_ref& ref : lanes)
-                if (status s = step_.attend_turn(ref, in, tokens, out); !s) {
-                    stats_ = before;
+                if (status s = r_.step.attend_turn(ref, in, tokens, out); !s) {
+                    r_.stats = before;
                     return s;
                 }
         for (const lane_ref& ref : lanes) {
             status s = append_turn(ref, in, tokens);
             if (s.ok()) continue;
             // Lanes differ now, and attention over what came before cannot be had again: say so from here on.
-            for (const lane_ref& other : lanes) store_.at(other.id).state().cut_short = true;
+            for (const lane_ref& other : lanes) r_.store.at(other.id).state().cut_short = true;
             return s;
         }
-        note_storage();
+        r_.note_storage();
         return {};
     }
 
@@ -146,18 +141,18 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     /// the memory for that.
     [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in,
                                      std::uint32_t tokens) noexcept {
-        const auto rows = step_.rows_of(ref, in);
+        const auto rows = r_.step.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
             if constexpr (types::clusterer::clusters_prompt) {
                 const std::span<const lane_ref> one(&ref, 1);
                 if (done > 0)
-                    if (status s = cluster_ready(one); !s) return s;
-                if (!store_.at(ref.id).state().clustered)
+                    if (status s = r_.cluster_ready(one); !s) return s;
+                if (!r_.store.at(ref.id).state().clustered)
                     some = std::min(some, prompt_builder<types>::unfounded_rows);
             }
             const auto from_here = [&](std::size_t t) { return rows(done + t); };
-            if (status s = step_.append_turn(ref, some, plan_.buffer_limit, from_here); !s) return s;
+            if (status s = r_.step.append_turn(ref, some, r_.plan.buffer_limit, from_here); !s) return s;
         }
         return {};
     }
@@ -166,55 +161,55 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     [[nodiscard]] status take_over_units(std::uint32_t slot, std::uint32_t layer,
                                          std::span<const lane_ref> lanes, Kept& kept, std::uint32_t most,
                                          const layer_input& in, std::uint32_t chunk) noexcept {
-        pool& frames = pool_for(lanes);
-        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
-        if (status s = lend_to_prompt(slot, layer); !s) return s;
-        if (status s = prompt_.begin(frames, most); !s) return s;
-        store_.make_room_for_prompt(lanes[0].id, cluster_.max_units(most));
+        pool& frames = r_.pool_for(lanes);
+        if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
+        if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
+        if (status s = r_.prompt.begin(frames, most); !s) return s;
+        r_.store.make_room_for_prompt(lanes[0].id, r_.cluster.max_units(most));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
             const auto rows = [&](std::uint32_t first, std::uint32_t end) {
                 kept.visit(slot, layer, i, first, end,
                            [&](std::uint32_t row, std::uint32_t head, const auto* k, const auto* v,
-                               const entry_facts& facts) { prompt_.put(row, head, k, v, facts); });
+                               const entry_facts& facts) { r_.prompt.put(row, head, k, v, facts); });
                 return status{};
             };
-            prompt_.next_lane();
-            if (status s = prompt_.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk, rows); !s) {
-                for (std::uint32_t j = 0; j < i; ++j) prompt_.forget_units(store_.at(lanes[j].id));
+            r_.prompt.next_lane();
+            if (status s = r_.prompt.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk, rows); !s) {
+                for (std::uint32_t j = 0; j < i; ++j) r_.prompt.forget_units(r_.store.at(lanes[j].id));
                 return s;
             }
         }
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            prompt_.commit(store_.at(lanes[i].id), kept.rows(slot, layer, i));
+            r_.prompt.commit(r_.store.at(lanes[i].id), kept.rows(slot, layer, i));
         return {};
     }
     template <class Kept>
     [[nodiscard]] status take_over_groups(std::uint32_t slot, std::uint32_t layer,
                                           std::span<const lane_ref> lanes, Kept& kept,
                                           std::uint32_t most) noexcept {
-        if (status s = accept(lanes, most); !s) return s;
-        const std::size_t width = plan_.model.width(), dim = plan_.model.dim;
+        if (status s = r_.accept(lanes, most); !s) return s;
+        const std::size_t width = r_.plan.model.width(), dim = r_.plan.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
-            const tensor_view k = memory_.moving_k, v = memory_.moving_v;
-            return {k.subspan(t * width, width), v.subspan(t * width, width), memory_.moving_facts[t]};
+            const tensor_view k = r_.memory.moving_k, v = r_.memory.moving_v;
+            return {k.subspan(t * width, width), v.subspan(t * width, width), r_.memory.moving_facts[t]};
         };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
             for (std::uint32_t done = 0, some = 0; done < n; done += some) {
-                some = std::min(n - done, plan_.moving_rows);
+                some = std::min(n - done, r_.plan.moving_rows);
                 kept.visit(slot, layer, i, done, done + some,
                            [&](std::uint32_t t, std::uint32_t head, const auto* k, const auto* v,
                                const entry_facts& facts) {
-                               memory_.moving_facts[t] = facts;
-                               simd::decode(k, &memory_.moving_k[t * width + head * dim], dim);
-                               simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
+                               r_.memory.moving_facts[t] = facts;
+                               simd::decode(k, &r_.memory.moving_k[t * width + head * dim], dim);
+                               simd::decode(v, &r_.memory.moving_v[t * width + head * dim], dim);
                            });
                 if (done == 0)
-                    fit_lane<float>(lanes[i], {memory_.moving_k.data(), some, width, width},
-                                    {memory_.moving_v.data(), some, width, width});
-                if (status s = step_.append_turn(lanes[i], some, plan_.buffer_limit, row); !s) {
-                    forget(lanes);
+                    fit_lane<float>(lanes[i], {r_.memory.moving_k.data(), some, width, width},
+                                    {r_.memory.moving_v.data(), some, width, width});
+                if (status s = r_.step.append_turn(lanes[i], some, r_.plan.buffer_limit, row); !s) {
+                    r_.forget(lanes);
                     return s;
                 }
             }
@@ -225,12 +220,12 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves an empty sequence.
     status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                           const tensor_span& out) noexcept {
-        const bool first = store_.at(lanes[0].id).state().tokens == 0;
+        const bool first = r_.store.at(lanes[0].id).state().tokens == 0;
         if (first && types::fits_first_rows)
             if (status s = in.k.visit([&](const auto* k) { return fit_lanes(lanes, in, k, tokens); }); !s)
                 return s;
         status done = prefill_turn(lanes, in, tokens, out);
-        if (!done.ok() && first) forget(lanes);
+        if (!done.ok() && first) r_.forget(lanes);
         return done;
     }
 
@@ -243,10 +238,10 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             return status::failure(errc::invalid_argument,
                                    "prefill: k and v are of different types; valid: both float, both f16 or "
                                    "both bf16");
-        const std::size_t width = plan_.model.width(),
-                          token = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
+        const std::size_t width = r_.plan.model.width(),
+                          token = std::size_t{r_.plan.model.kv_heads} * r_.plan.model.dim;
         for (const lane_ref& ref : lanes) {
-            const std::size_t at = plan_.model.key_offset(ref.in_layer);
+            const std::size_t at = r_.plan.model.key_offset(ref.in_layer);
             fit_lane<E>(ref, {k + at, tokens, width, token}, {v + at, tokens, width, token});
         }
         return {};
@@ -256,18 +251,20 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     /// their memory.
     template <element E> void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values) noexcept {
         if constexpr (types::fits_first_rows) {
-            pool& slots = store_.pool_of(ref.id);
-            store_.evict_all(slots);
+            pool& slots = r_.store.pool_of(ref.id);
+            r_.store.evict_all(slots);
             slots.note_used(static_cast<std::uint32_t>(
-                std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
+                std::min<std::size_t>(slots.size(), r_.plan.fit_bytes / slots.frame_bytes() + 1)));
             if constexpr (detail::fits_lane<typename types::index>()) { // of what it will score
-                const std::size_t sinks = std::min<std::size_t>(plan_.sizes.sinks, keys.count);
-                index_state_.fit(sums_.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
-                                 slots.memory());
+                const std::size_t sinks = std::min<std::size_t>(r_.plan.sizes.sinks, keys.count);
+                r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
+                                   slots.memory());
             }
-            store_.fit_codec(ref.id, keys, values, slots.memory());
+            r_.store.fit_codec(ref.id, keys, values, slots.memory());
         }
     }
+
+    retrieval_parts<types>& r_;
 };
 
 }} // namespace kvtl::v0
