@@ -6,16 +6,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/grow/growth_scratch.hpp>
-#include <kvtl/core/grow/unit_rows.hpp>
+#include <kvtl/core/store/summaries.hpp>
+#include <kvtl/core/store/unit_store.hpp>
 #include <kvtl/policies/support/halve.hpp>
+#include <kvtl/simd/convert.hpp>
 #include <kvtl/slots/clusterer.hpp>
+
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class unit_growth {
-    using new_entry = typename unit_rows<Types>::new_entry;
-
   public:
     using element_type = typename Types::element_type;
     using store = unit_store<Types>;
@@ -23,10 +24,11 @@ template <class Types> class unit_growth {
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
     using clusterer_state = typename Types::clusterer_state;
-    using scratch = growth_scratch<Types>;
-    static constexpr bool batches = scratch::batches;
-
-    static constexpr bool among_few = scratch::among_few;
+    /// The clusterer lets entries wait in the window until it can make several units of them at once.
+    static constexpr bool batches = Types::batches;
+    /// The index names the units that an entry may join.
+    static constexpr bool among_few =
+        detail::narrows_units<typename Types::index>() && detail::assigns_among_some<clusterer>();
     static_assert(!batches || !summaries<Types>::gathers,
                   "[kvtl] estimator: one that gathers entries needs a clusterer that adds them one by one; a "
                   "batch that could not be written is undone");
@@ -35,9 +37,51 @@ template <class Types> class unit_growth {
     static constexpr bool foresees =
         !batches && detail::assigns_near<clusterer_state, typename clusterer::lane>;
 
+    /// What placing, splitting and clustering need while they work, in memory that a step's sums have at other times.
+    /// width: numbers of a row; split_rows: rows().
+    struct scratch {
+        static constexpr std::uint32_t some_rows = 16; ///< decoded at once
+        std::span<float> key, mean;                    ///< (width)
+        std::span<float> distance;                     ///< (max_units)
+        std::span<float> spread;                       ///< (width) of the lane, before a batch joins it
+        record_rows<Types> entries;                    ///< (split_rows) of a split or a batch
+        std::span<std::byte> record;                   ///< of the entry on its way to its page
+        std::span<std::uint8_t> side;                  ///< (split_rows)
+        std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
+        std::span<std::uint32_t> label; ///< (spare) units of a batch
+        std::span<std::uint32_t> frames; ///< (frames of both children)
+        row_tile<Types> tile;            ///< stored rows on their way to sums
+        narrowing few;                   ///< for an index that narrows
+
+        /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
+        /// two units. Or those of a batch.
+        [[nodiscard]] static std::uint32_t rows(const lane_sizes& s, std::uint32_t max_entries) noexcept {
+            return std::max(std::min(max_entries + s.buffer + 1, 2 * max_entries), batches ? s.spare : 0);
+        }
+        static scratch take(carver& c, const lane_sizes& s, std::uint32_t max_entries,
+                            std::uint32_t page_rows) noexcept {
+            const std::uint32_t n = rows(s, max_entries);
+            scratch out;
+            out.key = c.take<float>(s.width);
+            out.mean = c.take<float>(clusterer::clusters_prompt ? s.width : 0);
+            out.distance = c.take<float>(s.max_units);
+            out.spread = c.take<float>(batches && s.spread ? s.width : 0);
+            out.entries = record_rows<Types>::take(c, n, s.width, s.record);
+            out.record = c.take<std::byte>(record_scratch<Types>(s.record));
+            out.side = c.take<std::uint8_t>(n);
+            out.halve =
+                c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
+            out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
+            out.frames = c.take<std::uint32_t>(n / page_rows + 2);
+            out.tile = row_tile<Types>::take(c, some_rows, s.width);
+            if constexpr (among_few) out.few = narrowing::take(c, s.max_units, s.width);
+            return out;
+        }
+    };
+
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
-        : store_(&s), sums_(&sums), rows_(s, sums, x.tile), clusterer_(&c), x_(x) {}
+        : store_(&s), sums_(&sums), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -111,7 +155,7 @@ template <class Types> class unit_growth {
                 store_->pin(now, frames);
                 const std::uint32_t pinned = now.frames();
                 merge_unit(lane_id, u);
-                rows_.release_pin(frames, pinned);
+                release_pin(frames, pinned);
             }
             i = l.state().buffered < before ? 0 : i + 1; // rows moved up: look again from the start
         }
@@ -128,6 +172,13 @@ template <class Types> class unit_growth {
     }
 
   private:
+    struct new_entry {
+        const element_type* k;
+        const element_type* v;
+        entry_facts facts;
+        entry_record record;
+    };
+
     [[nodiscard]] new_entry entry_of(std::uint32_t lane_id, const element_type* k, const element_type* v,
                                      const entry_facts& facts) const noexcept {
         const record_bytes most = store_->format().record;
@@ -148,7 +199,7 @@ template <class Types> class unit_growth {
         const assignment a = assign(lane_id, k, nearest);
         const new_entry e = entry_of(lane_id, k, v, facts);
         if (a.how == growth::open) {
-            if (rows_.open_unit(lane_id, a.unit, e)) return true;
+            if (open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
             l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, facts.log_weight,
                           facts.position);
@@ -156,13 +207,13 @@ template <class Types> class unit_growth {
         }
         const unit_record& unit = l.unit(a.unit);
         if (a.how == growth::append) {
-            if (unit.buffered == 0 && rows_.append(lane_id, a.unit, e)) return true;
+            if (unit.buffered == 0 && append(lane_id, a.unit, e)) return true;
         } else {
             if (const auto& now = l.residency(a.unit); now.frames() != none) {
                 store_->pin(now, frames);
                 const std::uint32_t pinned = now.frames();
                 const bool done = split(lane_id, a.unit, &e);
-                rows_.release_pin(frames, pinned);
+                release_pin(frames, pinned);
                 if (done) return true;
             }
             l.unit(a.unit).flagged = true;
@@ -210,6 +261,182 @@ template <class Types> class unit_growth {
         if constexpr (among_few)
             return u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
         return u;
+    }
+
+    // -------------------------------------------------------------------------------------------------------
+    // entries that join units, pages that units have
+    /// A unit of its own for an entry; its mean starts as that of unit `like`, unless that is none.
+    bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        if (!store_->may_add_unit(lane_id)) return false;
+        unit_record fresh;
+        if (!store_->layout().place_unit(1, fresh.where)) return false;
+        const std::uint32_t u = s.units++;
+        l.begin_unit(u, fresh);
+        if constexpr (store::ragged) l.extent(u) = {};
+        if (!append(lane_id, u, e)) {
+            --s.units;
+            store_->release_place(fresh.where);
+            return false;
+        }
+        if constexpr (Types::means)
+            if (like != none) l.means().copy(like, u);
+        return true;
+    }
+
+    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage or it may share its place,
+    /// or when it cannot grow.
+    bool append(std::uint32_t lane_id, std::uint32_t u, const new_entry& e) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        const auto& now = l.residency(u);
+        const bool was_resident = now.frames() != none;
+        const std::uint32_t pinned = now.frames();
+        if (was_resident) store_->pin(now, frames);
+        const bool done = append_row(lane_id, u, e, frames);
+        if (was_resident) release_pin(frames, pinned);
+        if (!done) return false;
+        if (now.frames() != none) store_->note_resident(l, u, frames, true);
+        return true;
+    }
+
+    /// Statistics of lane and unit when an entry joins. keep_mean() behind the last of some.
+    void join(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
+              std::byte* running) noexcept {
+        if constexpr (Types::spread)
+            if (moves_mean(lane_id))
+                sums_->gather_spread(lane_id, u, store_->at(lane_id).unit(u).entries, k, v, running);
+        note_entry(lane_id, u, k, v, running);
+    }
+    /// Those of the unit, which may have had this entry before.
+    void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
+                    std::byte* running) noexcept {
+        unit_record& unit = store_->at(lane_id).unit(u);
+        sums_->absorb(lane_id, u, unit.entries, k, v, running);
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
+        ++unit.entries;
+    }
+    void keep_mean(std::uint32_t lane_id, std::uint32_t u, const std::byte* running) noexcept {
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->keep_mean(lane_id, u, running);
+    }
+    /// Unpins the frame that headed a unit's chain when it was pinned; the chain may be gone by now.
+    static void release_pin(pool& frames, std::uint32_t head) noexcept {
+        if (frames[head].pins > 0) --frames[head].pins;
+    }
+
+    bool append_row(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
+        const lane l = store_->at(lane_id);
+        unit_record& unit = l.unit(u);
+        auto& now = l.residency(u);
+        const auto& format = store_->format();
+        const bool fresh = !store_->last_page_takes(l, u, e.record.bytes);
+        std::uint32_t tail = store_->tail_of(now, frames);
+        if (unit.shared) {
+            if (now.frames() == none)
+                return false; // even if it is the last owner: no branch decides by what others did
+            const std::uint32_t pages = store_->pages_of(l, u) + (fresh ? 1 : 0);
+            if (store_->shares_place(unit) && !relocate(lane_id, u, pages, !fresh)) return false;
+        }
+        if (store::ragged && fresh && tail != none) { // the page is full: this entry is too large for it
+            format.pad(frames.bytes(tail), 0);
+            if (now.lone_tail() == tail) now.clear();
+            store_->seal(frames, std::exchange(tail, none));
+        }
+        std::uint32_t f = tail;
+        if (fresh) {
+            const std::uint32_t page = store_->pages_of(l, u);
+            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1, false))
+                return false;
+            f = store_->acquire(frames, lane_id);
+            if (f == none) return false;
+            frames[f].page = store_->layout().page(unit.where, page);
+            frames[f].lane = lane_id;
+            frames[f].unit = u;
+            if (unit.entries == 0 || now.frames() != none)
+                store_->link(now, frames, f);
+            else
+                now.set_lone_tail(f);
+        } else if (f == none) {
+            if (now.frames() == none) return false;
+            f = store_->last_of(now, frames);
+            if (!store_->writable(frames, f)) return false;
+        }
+        const bool goes_on = tail == f;
+        store_->make_tail(frames, f);
+        std::byte* running = frames.running(f);
+        if (!goes_on) take_up(lane_id, u, frames, running);
+        store_->put(l, u, frames.bytes(f), e.record, fresh);
+        join(lane_id, u, e.k, e.v, running);
+        keep_mean(lane_id, u, running);
+        if (!store::ragged && unit.entries % format.rows == 0) {
+            format.pad(frames.bytes(f), format.rows);
+            if (now.lone_tail() == f) now.clear();
+            store_->seal(frames, f);
+        }
+        return true;
+    }
+
+    [[nodiscard]] bool moves_mean(std::uint32_t lane_id) const noexcept {
+        return clusterer::updates_means || !store_->at(lane_id).state().clustered;
+    }
+
+    /// A unit begins or takes up again its unfinished page: what is summed exactly beside it begins anew, from the
+    /// unit's entries where they are resident.
+    void take_up(std::uint32_t lane_id, std::uint32_t u, pool& frames, std::byte* running) noexcept {
+        const lane l = store_->at(lane_id);
+        unit_record& unit = l.unit(u);
+        if (unit.entries == 0 || !sums_->rounds()) return;
+        if (l.residency(u).frames() == none) return sums_->resume(lane_id, u, unit.entries, running);
+        const auto& format = store_->format();
+        decltype(auto) codec = store_->codec(lane_id);
+        const float m2 = unit.m2;
+        const std::uint32_t entries = std::exchange(unit.entries, 0);
+        for (std::uint32_t f = l.residency(u).frames(), left = entries; left > 0; f = frames[f].next) {
+            const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
+            const std::size_t width = l.sizes().width;
+            x_.tile.show(codec, format.keys(frames.bytes(f), 0, rows),
+                         format.values(frames.bytes(f), 0, rows),
+                         [&](std::size_t, const element_type* k, const element_type* v, std::size_t n) {
+                             for (std::size_t i = 0; i < n; ++i)
+                                 note_entry(lane_id, u, k + i * width, v + i * width, running);
+                         });
+            left -= rows;
+        }
+        unit.m2 = m2;
+    }
+
+    /// Moves a resident unit to a longer run, or to a place of its own. but_last: its last page is about to change and is
+    /// not written yet.
+    bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages, bool but_last) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        unit_record& unit = l.unit(u);
+        const auto& now = l.residency(u);
+        if (now.frames() == none || !store_->settle_writes(lane_id, u, frames)) return false;
+        place where;
+        if (!store_->layout().place_unit(pages, where)) return false;
+        if (store_->layout().capacity(where) < pages) {
+            store_->release_place(where);
+            return false;
+        }
+        store_->release_place(std::exchange(unit.where, where));
+        std::uint32_t i = 0;
+        for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
+            frames[f].page = store_->layout().page(where, i++);
+            if (!but_last || frames[f].next != none) store_->queue_write(frames, f);
+        }
+        statistics& s = store_->stats();
+        if (unit.shared) {
+            unit.shared = false;
+            s.bytes_moved_by_forks += store_->bytes_of(l, u);
+        } else {
+            s.bytes_moved_by_updates += store_->bytes_of(l, u);
+            s.bytes_moved_by_appends += store_->bytes_of(l, u);
+        }
+        return true;
     }
 
     // -------------------------------------------------------------------------------------------------------
@@ -316,7 +543,7 @@ template <class Types> class unit_growth {
                 if (split(lane_id, u, nullptr)) ++store_->stats().delayed_splits;
                 return; // refused for want of frames or storage: they go on waiting
             }
-            if (how == growth::append && rows_.append(lane_id, u, e)) {
+            if (how == growth::append && append(lane_id, u, e)) {
                 l.erase_buffer(i);
             } else if (!move_elsewhere(lane_id, i)) {
                 ++i;
@@ -332,8 +559,8 @@ template <class Types> class unit_growth {
         const assignment a = assign(lane_id, l.buffer_k(i));
         const new_entry e = waiting_entry(lane_id, i);
         if (a.how == growth::open) {
-            if (!rows_.open_unit(lane_id, a.unit, e)) return false;
-        } else if (a.how == growth::append && a.unit != from && rows_.append(lane_id, a.unit, e)) {
+            if (!open_unit(lane_id, a.unit, e)) return false;
+        } else if (a.how == growth::append && a.unit != from && append(lane_id, a.unit, e)) {
         } else {
             if (a.unit == none || a.unit == from) return false;
             --l.unit(from).buffered;
@@ -494,9 +721,9 @@ template <class Types> class unit_growth {
             const bool fresh = !store_->last_page_takes(l, u, e.bytes);
             if (fresh) ++begun;
             store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
-            rows_.join(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
+            join(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
         }
-        rows_.keep_mean(lane_id, u, sums_->building());
+        keep_mean(lane_id, u, sums_->building());
     }
 
     /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages but the first
@@ -532,7 +759,6 @@ template <class Types> class unit_growth {
 
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
-    unit_rows<Types> rows_;
     const clusterer_state* clusterer_ = nullptr;
     scratch x_{};
 };

@@ -11,24 +11,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
 
-/// A prefetch or selection that is in the air or holds pins.
-struct prefetch_slot {
-    std::uint32_t slot = none, layer = none;
-    std::uint32_t io_batch = none;
-    bool complete = false;  ///< its choice covers every lane (its query may be compared)
-    bool announced = false; ///< for a step of the batch that is under way
-    bool same_query(const float* q, std::size_t n) const noexcept {
-        return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
-    }
-    std::span<float> query;
-    std::span<chosen_unit> chosen;
-    std::span<std::uint32_t> count;
-};
 /// Lays a shard out in memory, or only counts when the carvers have no block.
 template <class Types> struct shard_memory {
     using runner = step_runner<Types>;
@@ -126,6 +112,7 @@ template <class Types> struct shard_memory {
         parts.batch_items = p.batch_items;
         parts.turn_tokens = turn_tokens;
         parts.max_entries = p.max_entries;
+        parts.true_layers = p.true_layers;
         parts.estimator_floats = p.rest_floats;
         return parts;
     }

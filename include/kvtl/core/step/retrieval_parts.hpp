@@ -6,7 +6,6 @@
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/shard_memory.hpp>
-#include <kvtl/core/step/choice_source.hpp>
 #include <kvtl/core/step/read_ahead.hpp>
 #include <kvtl/geometry.hpp>
 
@@ -61,7 +60,6 @@ template <class Types> struct retrieval_parts {
         parts.decoded = m.shown;
         parts.query = m.query;
         step = runner(store, parts, m.step);
-        source = choice_source<types>(step, store, plan);
         owned = shard_lanes{&plan, index};
         ahead = read_ahead<types>(step, owned, m.prefetch_slots, m.other_lanes);
         for (std::uint32_t slot = 0; slot < p.max_sequences; ++slot)
@@ -356,7 +354,6 @@ template <class Types> struct retrieval_parts {
     sequence_bars<types> bars;
     prompt_builder<types> prompt; ///< clusters: groups need none
     runner step;
-    choice_source<types> source;
     read_ahead<types> ahead;
     statistics stats;
 };

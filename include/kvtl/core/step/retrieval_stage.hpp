@@ -102,7 +102,7 @@ template <class Types> class retrieval_stage {
         prefetch_slot* a = r_.ahead.find(slot, layer);
         const float* q = r_.step.widen(in.q);
         r_.step.name_units(in.chosen);
-        status done = r_.source.choose(lanes, q, 1, layer, a);
+        status done = r_.step.choose_for_step(lanes, q, layer, a);
         r_.step.name_units({});
         const bool chosen = done.ok();
         if (chosen) {
@@ -573,7 +573,7 @@ template <class Types> class retrieval_stage {
         if (status s = r_.bring(slot, layer); !s) return s;
         r_.let_tables_grow(lanes, 1); // not in between: nothing of what is read would stay
         simd::encode(q, 0, a->query.data(), a->query.size());
-        if (status s = r_.source.guess(lanes, a->query.data(), 1, layer); !s) return s;
+        if (status s = r_.step.choose_ahead(lanes, a->query.data(), layer); !s) return s;
         r_.ahead.begin(*a, slot, layer, true);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = r_.step.chosen_count(i);

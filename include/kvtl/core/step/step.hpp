@@ -10,8 +10,26 @@
 
 #include <kvtl/core/step/step_attention.hpp>
 
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <span>
+
 namespace kvtl { inline namespace v0 {
 
+/// A prefetch or selection that is in the air or holds pins.
+struct prefetch_slot {
+    std::uint32_t slot = none, layer = none;
+    std::uint32_t io_batch = none;
+    bool complete = false;  ///< its choice covers every lane (its query may be compared)
+    bool announced = false; ///< for a step of the batch that is under way
+    bool same_query(const float* q, std::size_t n) const noexcept {
+        return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
+    }
+    std::span<float> query;
+    std::span<chosen_unit> chosen;
+    std::span<std::uint32_t> count;
+};
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
     using base::ask_for_items, base::attend_memory, base::attend_records, base::attend_rows,
@@ -34,6 +52,40 @@ template <class Types> class step_runner : public step_attention<Types> {
     step_runner() = default;
     step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
         : base(s, p, x) {}
+
+    // ------------------------------------------------------------------------------------------------
+    // whose choice a step attends
+    //
+    //   layer shares (policies/select_shared_by_layers.hpp)   what the layer that leads it chose in this step
+    //   chosen for a prediction (query::predicted)            what prefetch() chose; without one, or in the first
+    //                                                         layers (schedule.true_layers), what the true query
+    //                                                         chooses, read on demand and counted
+    //   prefetch() was given the true query                   what prefetch() chose: scored once
+    //   otherwise                                             index and selector choose for the query
+    //
+    /// For a step: the units that the lanes of a layer attend for q (HQ, D). `a`: what prefetch() has chosen for this layer, or
+    /// null. O(units chosen) where a choice is copied; another layer's is followed in O(U / 64 + units chosen).
+    [[nodiscard]] status choose_for_step(std::span<const lane_ref> lanes, const float* q, std::uint32_t layer,
+                                         const prefetch_slot* a) noexcept {
+        if (layer % share != 0) return follow(lanes, layer % share), status{};
+        // What was chosen for a prediction stands; for others it does when the engine knew the true query.
+        constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
+        const bool by_guess = predicts && layer >= p_.true_layers;
+        if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
+        // One that goes by errors knows more by now: the arriving token counts, too.
+        if (a != nullptr && (by_guess || (!by_errors && a->same_query(q, a->query.size()))))
+            return take(lanes, *a), status{};
+        // Scoring reads the pages of the lane itself: what reads them ahead lands first.
+        if (Types::split_pages && a != nullptr)
+            if (status s = land_prefetch(lanes, a->io_batch); !s) return s;
+        return choose(lanes, q, 1, true);
+    }
+    /// For prefetch(): what a step with this query would choose as far as can be known now.
+    [[nodiscard]] status choose_ahead(std::span<const lane_ref> lanes, const float* q,
+                                      std::uint32_t layer) noexcept {
+        if (layer % share != 0) return follow(lanes, layer % share), status{};
+        return choose(lanes, q, 1, false);
+    }
 
     /// Chooses units for every lane. q: (HQ, D). `arriving`: tokens that are attended and not counted yet; `in_place`:
     /// their row is there. Fails only where the index reads keys to score them.
@@ -299,8 +351,6 @@ template <class Types> class step_runner : public step_attention<Types> {
         f.clear();
     }
 
-    void clear_forced(std::uint32_t i) noexcept { x_.forced[i] = none; }
-
     [[nodiscard]] static status no_frames() noexcept {
         return status::failure(errc::bound_too_small, "memory_bytes: not enough frames to bring one unit in "
                                                       "(a failed write may hold them: see retry_writes)");
@@ -310,6 +360,35 @@ template <class Types> class step_runner : public step_attention<Types> {
     struct cursor {
         std::uint32_t lane = 0, i = 0;
     };
+    static constexpr std::uint32_t share = detail::layers_that_share<typename Types::selector>();
+
+    void take(std::span<const lane_ref> lanes, const prefetch_slot& a) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            std::copy_n(a.chosen.begin() + i * p_.chosen_per_lane, a.count[i], chosen_of(i).begin());
+            x_.chosen_count[i] = a.count[i], x_.forced[i] = none;
+        }
+    }
+    /// What the layer `back` layers earlier chose in its latest step, as far as this layer has such units and its budget
+    /// beside the arriving token allows.
+    void follow(std::span<const lane_ref> lanes, std::uint32_t back) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane mine = store_->at(lanes[i].id),
+                       leading = store_->at(lanes[i].id - back * p_.model.lanes());
+            const std::uint32_t units = mine.state().units;
+            std::uint32_t left = mine.budget(1), n = 0;
+            const auto bits = leading.chosen_before();
+            const auto out = chosen_of(i);
+            for (std::uint32_t word = 0; word < bits.size(); ++word)
+                for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
+                    const std::uint32_t u = word * 64 + static_cast<std::uint32_t>(std::countr_zero(rest));
+                    const std::uint32_t entries = u < units ? store_->entries_of(mine, u) : none;
+                    if (entries > left || n == out.size()) continue;
+                    out[n++] = {.unit = u};
+                    left -= entries;
+                }
+            x_.chosen_count[i] = n, x_.forced[i] = none;
+        }
+    }
 
     /// Units that are chosen for the errors that they would leave: what is in memory is attended first.
     void choose_by_errors(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,

@@ -39,6 +39,7 @@ template <class Types> class step_attention {
         std::uint32_t batch_items = 0;
         std::uint32_t turn_tokens = 0;
         std::uint32_t max_entries = 1;
+        std::uint32_t true_layers = 0; ///< layers that choose by their own query whatever was predicted
         std::size_t estimator_floats = 0;
         growth_of<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
