@@ -71,7 +71,7 @@ template <class Types> class group_growth {
             last = f;
         }
         const std::uint32_t u = s.units;
-        if constexpr (store::ragged) l.extent(u) = {};
+        if (store::ragged) l.extent(u) = {};
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t e = first; e < end; e += granule) {
             const std::uint32_t token = s.window_begin + e - first;
@@ -106,7 +106,7 @@ template <class Types> class group_growth {
     };
     /// A granule of the window, (granule, width) each.
     [[nodiscard]] rows window_rows(const lane& l, std::uint32_t token) const noexcept {
-        if constexpr (granule > 1) {
+        if (granule > 1) {
             const std::size_t width = l.sizes().width;
             for (std::uint32_t i = 0; i < granule; ++i) {
                 std::copy_n(l.window_k(token + i), width, &x_.k[i * width]);

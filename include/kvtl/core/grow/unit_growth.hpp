@@ -274,13 +274,13 @@ template <class Types> class unit_growth {
         if (!store_->layout().place_unit(1, fresh.where)) return false;
         const std::uint32_t u = s.units++;
         l.begin_unit(u, fresh);
-        if constexpr (store::ragged) l.extent(u) = {};
+        if (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
             store_->release_place(fresh.where);
             return false;
         }
-        if constexpr (Types::means)
+        if (Types::means)
             if (like != none) l.means().copy(like, u);
         return true;
     }
@@ -304,7 +304,7 @@ template <class Types> class unit_growth {
     /// Statistics of lane and unit when an entry joins. keep_mean() behind the last of some.
     void join(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
               std::byte* running) noexcept {
-        if constexpr (Types::spread)
+        if (Types::spread)
             if (moves_mean(lane_id))
                 sums_->gather_spread(lane_id, u, store_->at(lane_id).unit(u).entries, k, v, running);
         note_entry(lane_id, u, k, v, running);
@@ -314,12 +314,12 @@ template <class Types> class unit_growth {
                     std::byte* running) noexcept {
         unit_record& unit = store_->at(lane_id).unit(u);
         sums_->absorb(lane_id, u, unit.entries, k, v, running);
-        if constexpr (Types::means)
+        if (Types::means)
             if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
         ++unit.entries;
     }
     void keep_mean(std::uint32_t lane_id, std::uint32_t u, const std::byte* running) noexcept {
-        if constexpr (Types::means)
+        if (Types::means)
             if (moves_mean(lane_id)) sums_->keep_mean(lane_id, u, running);
     }
     /// Unpins the frame that headed a unit's chain when it was pinned; the chain may be gone by now.
@@ -651,7 +651,7 @@ template <class Types> class unit_growth {
     /// Full pages of the first `stored` gathered entries, which storage had, that hold what they held: none of their
     /// entries leaves, nor one before them.
     [[nodiscard]] std::uint32_t unchanged_pages(std::uint32_t stored, std::uint8_t stays) const noexcept {
-        if constexpr (store::ragged) return 0;
+        if (store::ragged) return 0;
         std::uint32_t same = 0;
         while (same < stored && x_.side[same] == stays) ++same;
         return same / store_->format().rows;
@@ -703,7 +703,7 @@ template <class Types> class unit_growth {
         for (std::uint32_t i = 0; i < n; ++i) {
             if (!of(i)) continue;
             ++entries;
-            if constexpr (store::ragged) count.add(x_.entries.record(i).bytes);
+            if (store::ragged) count.add(x_.entries.record(i).bytes);
         }
         return store::ragged ? count.pages : format.pages_for(entries);
     }
@@ -713,7 +713,7 @@ template <class Types> class unit_growth {
                      std::span<const std::uint32_t> with) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        if constexpr (store::ragged) l.extent(u) = {};
+        if (store::ragged) l.extent(u) = {};
         std::uint32_t begun = 0;
         for (std::uint32_t i = 0; i < n; ++i) {
             if (!of(i)) continue;

@@ -394,7 +394,7 @@ template <class Types> class chooser {
             const std::uint32_t count =
                 counted(u, selector_->choose(input(u, row.first(u.count), budget), out));
             for (std::uint32_t i = 0; i < count; ++i) {
-                if constexpr (truncates_units<selector>) {
+                if (truncates_units<selector>) {
                     // Cuts have a bit for 16 queries: what others would cut off they go without.
                     if (out[i].first != 0 && c >= 16) continue;
                     if (out[i].first != 0) cut_off(out[i], c);
@@ -417,7 +417,7 @@ template <class Types> class chooser {
         for (std::uint32_t i = 0; i < u.count; ++i) {
             if (x_.mask[i] == 0) continue;
             out[chosen] = {.unit = i, .mask = std::exchange(x_.mask[i], 0)};
-            if constexpr (truncates_units<selector>) {
+            if (truncates_units<selector>) {
                 const unit_cut at = std::exchange(x_.cuts[i], {});
                 out[chosen].first = at.first;
                 out[chosen].cut = at.queries;

@@ -214,15 +214,15 @@ template <class Types> class prompt_builder {
         for (std::uint32_t t = from; t < to; ++t) {
             simd::encode(in.k, (t - before) * token + offset, row_k(t - origin), width);
             simd::encode(in.v, (t - before) * token + offset, row_v(t - origin), width);
-            if constexpr (Types::weighted) x_.log_weight[t - origin] = 0.0F;
+            if (Types::weighted) x_.log_weight[t - origin] = 0.0F;
         }
     }
 
     /// Row `row` of one head of the lane, stored as it is. k, v: (D).
     void put(std::uint32_t row, std::uint32_t head, const element_type* k, const element_type* v,
              const entry_facts& facts) noexcept {
-        if constexpr (Types::weighted) x_.log_weight[row] = facts.log_weight;
-        if constexpr (Types::keeps_positions) x_.position[row] = facts.position;
+        if (Types::weighted) x_.log_weight[row] = facts.log_weight;
+        if (Types::keeps_positions) x_.position[row] = facts.position;
         std::copy_n(k, p_.model.dim, row_k(row) + std::size_t{head} * p_.model.dim);
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
@@ -376,12 +376,12 @@ template <class Types> class prompt_builder {
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
-        if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
+        if (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
         make_units(lane_id, 0, 0, n, units);
         if (status done = place_units(lane_id, 0, {}, 0, units, 0, 0); !done) {
             s.units = old_units;
             std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
-            if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
+            if (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
             refresh_means(lane_id, stored);
             return done;
         }
@@ -532,10 +532,7 @@ template <class Types> class prompt_builder {
     [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept { return x_.rows.value(i); }
     /// The position of a row that the arena holds: its number, where nothing was dropped before it.
     [[nodiscard]] std::uint32_t position_of(std::uint32_t row) const noexcept {
-        if constexpr (Types::keeps_positions)
-            return x_.position[held_.at(row)];
-        else
-            return row;
+        return Types::keeps_positions ? x_.position[held_.at(row)] : row;
     }
     [[nodiscard]] std::size_t row_bytes() const noexcept { return p_.sizes.width * sizeof(element_type); }
     /// Segments are cut where attention's blocks of keys are.
@@ -568,7 +565,7 @@ template <class Types> class prompt_builder {
                 const std::uint32_t row = held_.at(t);
                 std::memcpy(l.arrival_k(t), row_k(row), row_bytes());
                 std::memcpy(l.arrival_v(t), row_v(row), row_bytes());
-                if constexpr (Types::weighted) *l.arrival_w(t) = x_.log_weight[row];
+                if (Types::weighted) *l.arrival_w(t) = x_.log_weight[row];
                 if (t >= sinks) l.set_position(t, position_of(t));
             }
             return {};
@@ -661,7 +658,7 @@ template <class Types> class prompt_builder {
         arrange_order(lane_id, lane_in_layer, in, first_unit, units, chunk);
         arrangement a{x_.chain.first(units), x_.strength.first(units), l.units().subspan(first_unit),
                       format.rows};
-        if constexpr (store::ragged) {
+        if (store::ragged) {
             for (std::uint32_t i = 0; i < units; ++i) {
                 page_format::page_counter count{format.page_bytes};
                 for (std::uint32_t e = x_.begin[i]; e < x_.begin[i + 1]; ++e)
@@ -684,7 +681,7 @@ template <class Types> class prompt_builder {
                     const entry_record e = x_.rows.record(first_row + x_.order[x_.begin[i] + at]);
                     if (!format.takes(page, row, e.bytes)) break;
                     format.put(page, row, e);
-                    if constexpr (store::ragged) {
+                    if (store::ragged) {
                         unit_extent& x = l.extent(u);
                         x = {p + 1, format.room(page), x.bytes + e.bytes.entry()};
                     }

@@ -340,13 +340,10 @@ template <class Types> class retrieval_stage {
     static constexpr bool keeps_hot_set = types::residency_decides && !types::virtualised;
     /// The sequence's frames are its own, and nothing of it is on its way.
     [[nodiscard]] bool has_hot_set(std::uint32_t slot) const noexcept {
-        if constexpr (keeps_hot_set) {
-            std::uint32_t sequences = 0;
-            for (std::uint32_t s = 0; s < r_.plan.max_sequences; ++s)
-                sequences += r_.owned.count(s) > 0 ? 1U : 0U;
-            return sequences == r_.plan.pool_groups() && r_.owned.count(slot) > 0;
-        }
-        return false;
+        std::uint32_t sequences = 0;
+        for (std::uint32_t s = 0; s < r_.plan.max_sequences; ++s)
+            sequences += r_.owned.count(s) > 0 ? 1U : 0U;
+        return keeps_hot_set && sequences == r_.plan.pool_groups() && r_.owned.count(slot) > 0;
     }
     /// Which units of the sequence are in memory, to or from a stream. False where that cannot be told, or the pool is
     /// another one: nothing is written then, or no unit becomes resident.
@@ -403,7 +400,7 @@ template <class Types> class retrieval_stage {
         if (status s = r_.bring(from, layer); !s) return s;
         r_.store.put_away_tails(r_.owned.at(from, layer, 0).id);
         if (status s = settle_writes(from); !s) return s;
-        if constexpr (types::sequential || types::virtualised) r_.ahead.release_of(r_.owned.group(to));
+        if (types::sequential || types::virtualised) r_.ahead.release_of(r_.owned.group(to));
         status done = r_.lend_to_prompt(to, layer);
         if (!done) return done;
         for (std::uint32_t i = 0; i < lanes && done.ok(); ++i)
@@ -413,7 +410,7 @@ template <class Types> class retrieval_stage {
             return done;
         }
         withdraw_copy(from, to, layer);
-        if constexpr (!types::sequential) r_.store.pool_of(r_.owned.at(to, layer, 0).id).borrow();
+        r_.store.pool_of(r_.owned.at(to, layer, 0).id).borrow();
         r_.note_storage();
         return {};
     }
@@ -435,13 +432,13 @@ template <class Types> class retrieval_stage {
         r_.plan.frames = frames;
         for (pool& p : r_.pools) {
             std::uint32_t n = frames;
-            if constexpr (types::sequential)
+            if (types::sequential)
                 n = std::min(p.own(),
                              static_cast<std::uint32_t>(std::size_t{frames - r_.plan.page_frames} *
                                                         r_.store.format().page_bytes / p.frame_bytes()));
             r_.store.limit_frames(p, n, large);
         }
-        if constexpr (!types::sequential) {
+        if (!types::sequential) {
             const std::uint32_t pages =
                 std::min(r_.plan.io_batch_pages, r_.plan.io_batch_pages_for(frames / 2));
             for (std::uint32_t i = 0; i < runner::store::step_io_batches + r_.plan.prefetches; ++i)
@@ -481,8 +478,7 @@ template <class Types> class retrieval_stage {
             const lane l = r_.store.at(r_.owned.at(slot, layer, i).id);
             s.kept_bytes += bytes_of(l);
             s.units += l.state().units;
-            if constexpr (types::drops)
-                s.kept_entries += std::uint64_t{l.state().tokens} * r_.plan.model.lane_heads;
+            if (types::drops) s.kept_entries += std::uint64_t{l.state().tokens} * r_.plan.model.lane_heads;
         }
     }
 
@@ -604,7 +600,7 @@ template <class Types> class retrieval_stage {
         const std::size_t row = 2 * std::size_t{r_.plan.sizes.width} * sizeof(element_type) +
                                 (types::weighted ? sizeof(float) : 0);
         std::size_t bytes = l.entries_in_memory() * row;
-        if constexpr (types::compressor::ragged)
+        if (types::compressor::ragged)
             for (std::uint32_t u = 0; u < s.units; ++u) bytes += l.extent(u).bytes;
         else
             bytes += l.entries_in_units() / types::compressor::granule * r_.plan.sizes.record.entry();

@@ -270,8 +270,8 @@ template <class Types> class step_runner : public step_attention<Types> {
         const lane l = store_->at(ref.id);
         simd::encode(e.k, 0, l.arrival_k(l.state().tokens), p_.sizes.width);
         simd::encode(e.v, 0, l.arrival_v(l.state().tokens), p_.sizes.width);
-        if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = e.facts.log_weight;
-        if constexpr (Types::keeps_positions) {
+        if (Types::weighted) *l.arrival_w(l.state().tokens) = e.facts.log_weight;
+        if (Types::keeps_positions) {
             const lane_state& s = l.state();
             l.set_position(s.tokens, e.facts.position == none ? s.dropped + s.tokens : e.facts.position);
         }
@@ -415,7 +415,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                                        const tensor_span& out, std::uint32_t prefetched,
                                        Meanwhile& meanwhile) noexcept {
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
-        if constexpr (Types::sequential)
+        if (Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
         q_ = q;
         x_.tile.clear();
@@ -427,11 +427,11 @@ template <class Types> class step_runner : public step_attention<Types> {
         timed.enter(&phase_times::attend);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
         timed.enter(&phase_times::fetch_wait);
-        if constexpr (!Types::sequential)
+        if (!Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
         while (flying != none) {
             std::uint32_t next = none;
-            if constexpr (!Types::sequential) {
+            if (!Types::sequential) {
                 next = plan(lanes, at, flying);
                 if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
             }
@@ -582,7 +582,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// For presets that keep nothing: a unit that nobody pins any more leaves.
     void drop_if_used(std::uint32_t lane_id, std::uint32_t u) noexcept {
-        if constexpr (Types::keeps_nothing) {
+        if (Types::keeps_nothing) {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
             if (l.residency(u).frames() != none && frames[l.residency(u).frames()].pins == 0)

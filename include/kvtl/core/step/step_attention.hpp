@@ -158,7 +158,7 @@ template <class Types> class step_attention {
         sort_by_unit(chosen);
         x_.chosen_count[i] = n;
         x_.forced[i] = none;
-        if constexpr (!Types::sequential)
+        if (!Types::sequential)
             for (const chosen_unit& c : chosen) __builtin_prefetch(&l.residency(c.unit)); // is asked for next
     }
     /// What error each unit of a lane leaves when it is not read. The lane's total has seen what is in memory.
@@ -217,7 +217,7 @@ template <class Types> class step_attention {
             const lane l = store_->at(lanes[i].id);
             pool& frames = store_->pool_of(lanes[i].id);
             const auto before = l.chosen_before();
-            if constexpr (!Types::sequential) ask_for_frames(l, frames, i);
+            if (!Types::sequential) ask_for_frames(l, frames, i);
             if (!Types::selector::takes_everything && l.state().units > 0) {
                 ++stats.choices;
                 stats.selectable_entries += l.budget(1);

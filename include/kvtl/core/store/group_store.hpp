@@ -105,7 +105,7 @@ template <class Types> class group_store : public page_store<Types> {
     void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
         pool& pages = pages_of(slots);
         std::byte* to = slots.bytes(l.residency(u).frames());
-        if constexpr (ragged) {
+        if (ragged) {
             const page_format run = slot_.shortened(slots[l.residency(u).frames()].run * slots.frame_bytes());
             run.begin(to);
             for (std::uint32_t row = 0; row < group(); ++row) {
@@ -118,7 +118,7 @@ template <class Types> class group_store : public page_store<Types> {
         for (std::uint32_t row = 0; row < group();) {
             const std::uint32_t e = u * group() + row, n = std::min(group() - row, rows - e % rows);
             // copy_n calls memmove; of memcpy gcc makes `rep movsb` here, which begins slowly.
-            if constexpr (keys_on_storage)
+            if (keys_on_storage)
                 std::copy_n(p_.format.key(landed(l, pages, e / rows, 0), e % rows),
                             slot_.records_of(n) * slot_.record.key, slot_.key(to, row));
             std::copy_n(p_.format.value(landed(l, pages, e / rows, fields - 1), e % rows),
@@ -190,7 +190,7 @@ template <class Types> class group_store : public page_store<Types> {
         }
         std::byte* page = pages.bytes(s.stream_tail);
         const std::uint32_t row = e % p_.format.rows;
-        if constexpr (ragged) {
+        if (ragged) {
             if (fresh) {
                 l.page_first(s.stream_pages++) = e;
                 p_.format.begin(page);
@@ -208,7 +208,7 @@ template <class Types> class group_store : public page_store<Types> {
     }
     /// Pages that `entries` more entries may begin in each field, at most; and how many there are.
     [[nodiscard]] std::uint32_t pages_begun(const lane& l, std::uint32_t entries) const noexcept {
-        if constexpr (ragged) return p_.format.pages_for(entries) + 1;
+        if (ragged) return p_.format.pages_for(entries) + 1;
         return p_.format.pages_for(l.state().stored + entries) - pages_before(l);
     }
     [[nodiscard]] std::uint32_t pages_before(const lane& l) const noexcept {
@@ -239,7 +239,7 @@ template <class Types> class group_store : public page_store<Types> {
                               l.state().stored % p_.format.rows, field});
     }
     void pad(const stored_page& p, std::byte* bytes) const noexcept {
-        if constexpr (fields == 2)
+        if (fields == 2)
             p_.format.pad_field(bytes, p.open_rows, p.field == 0);
         else
             p_.format.pad(bytes, p.open_rows);
@@ -339,7 +339,7 @@ template <class Types> class group_store : public page_store<Types> {
     }
     /// A linked slot for a group; others leave as needed. `none` when what is pinned lies in the way.
     [[nodiscard]] std::uint32_t take_slot(std::uint32_t lane_id, std::uint32_t u, pool& slots) noexcept {
-        if constexpr (ragged) {
+        if (ragged) {
             const std::uint32_t n = frames_of(at(lane_id), u, slots);
             std::uint32_t slot = slots.pop_run(n);
             if (slot == none && !slots.may_make_room(n)) return none;
@@ -356,7 +356,7 @@ template <class Types> class group_store : public page_store<Types> {
         std::uint32_t page, row;
     };
     [[nodiscard]] position find(const lane& l, std::uint32_t e) const noexcept {
-        if constexpr (!ragged) return {e / p_.format.rows, e % p_.format.rows};
+        if (!ragged) return {e / p_.format.rows, e % p_.format.rows};
         const std::uint32_t* first = &l.page_first(0);
         const auto page = static_cast<std::uint32_t>(
             std::upper_bound(first, first + l.state().stream_pages, e) - first - 1);

@@ -152,7 +152,7 @@ template <class Types> class summaries {
     /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
     void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries,
                 std::byte* running) const noexcept {
-        if constexpr (Types::means)
+        if (Types::means)
             if (const unit_means means = lanes_->at(lane).means(); means.bits() != 32)
                 means.get(u, reinterpret_cast<float*>(running));
         if constexpr (runs<typename Types::index_state>())

@@ -42,7 +42,7 @@ template <class Types> class unit_store : public page_store<Types> {
         l.unit(u).changed = true;
         if (fresh) p_.format.begin(page);
         p_.format.put(page, p_.format.next_row(page, l.unit(u).entries), e);
-        if constexpr (ragged) {
+        if (ragged) {
             unit_extent& x = l.extent(u);
             x = {x.pages + (fresh ? 1 : 0), p_.format.room(page), x.bytes + e.bytes.entry()};
         }
