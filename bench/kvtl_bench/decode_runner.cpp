@@ -250,8 +250,11 @@ void runner::prefill(workload& w, engine::progress_bar& bar) {
                 const auto part = [&](std::vector<float>& all) {
                     return std::span(all).first(all.size() / chunk * n);
                 };
-                const bool last = first + n == o_.context; // whose queries say what is retrieved together
-                const std::span<float> asked = wants_.evicts || last ? part(q) : std::span<float>{};
+                const bool last =
+                    first + n ==
+                    o_.context; // whose queries say what is retrieved together; the first chunk's fit codecs
+                const std::span<float> asked =
+                    wants_.evicts || last || first == 0 ? part(q) : std::span<float>{};
                 w.rows(b, l, first, n, {.q = asked, .k = part(k), .v = part(v), .k_pre = part(k_pre)});
                 for (std::size_t t = 0; t < n && !external.empty(); ++t)
                     random_mask(seed, b, l, first + t, std::span(external).subspan(t * heads, heads));

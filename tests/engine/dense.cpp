@@ -70,6 +70,7 @@ struct options : engine::cache_options {
         for (const char* p : {"quest_top_p", "dynakv_top_p"}) settings.push_back({p, "selector", "p", "1"});
         for (const char* p : {"shadowkv", "shadowkv_joint"})
             settings.push_back({p, "compressor", "rank", "100000"}); // no approximation: all directions
+        for (const char* p : {"think", "snapkv_think"}) settings.push_back({p, "compressor", "pruned", "0"});
         for (const char* p : low_rank) {
             const bool by_rate = p == std::string_view("palu") || engine::policy_wants(p).trained;
             settings.push_back({p, "compressor", by_rate ? "rate" : "share", "1"});

@@ -30,6 +30,7 @@
 #include <kvtl/presets/sparq.hpp>
 #include <kvtl/presets/squeezed.hpp>
 #include <kvtl/presets/streaming.hpp>
+#include <kvtl/presets/think.hpp>
 #include <kvtl/presets/token_topk.hpp>
 #include <kvtl/presets/two_level.hpp>
 #include <kvtl/presets/virtualised.hpp>
@@ -165,6 +166,8 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_int4_rotated),
     TYPEDEF(kivi_4),
     TYPEDEF(kivi_2),
+    TYPEDEF(think),
+    TYPEDEF(snapkv_think),
     TYPEDEF(dynakv_two_level),
     TYPEDEF(dynakv_two_level_int8),
     TYPEDEF(no_cluster),

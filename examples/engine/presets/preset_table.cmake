@@ -54,6 +54,9 @@ set(KVTL_PRESET_TABLE
     # Keys by channel, values by token
     "kivi_4 kivi compression 'KIVI: 4 bits, keys by channel and values by token, everything attended'"
     "kivi_2 kivi compression 'KIVI with 2 bits'"
+    # Keys without the channels that matter least
+    "think think compression 'ThinK: keys without the channels that the last queries need least'"
+    "snapkv_think think composition 'SnapKV, then ThinK over what it keeps'"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank compression 'each row with the smallest rank that keeps 95 % of its energy'"
     "dynakv_lr low_rank compression 'DynaKV token-wise: each row with the rank that a trained gate gives it'"

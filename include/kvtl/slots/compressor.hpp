@@ -53,6 +53,8 @@
 //                        and fit_scratch_bytes(rows) bytes of scratch. Until then the bytes are zero.
 //                        Clusterers pass the rows that they are about to group; runs of consecutive entries
 //                        pass the prompt's first chunk from token 0
+//           fits_queries the fit reads the chunk's queries too: fit(lane's bytes, keys, values, prompt_queries,
+//                        scratch)
 //         and at(codec_lane), which returns the state of one lane. That state encodes and attends the lane's
 //         records. Lanes exist for units and for chains of records in memory, and both know positions. A fit
 //         to the prompt needs units.
@@ -136,6 +138,15 @@ struct codec_lane {
     const std::byte* fitted = nullptr; ///< lane_bytes()
 };
 
+/// The queries of a prompt's last chunk, of the KV heads of a lane.
+struct prompt_queries {
+    tensor_view q;           ///< (T, HQ, D)
+    std::size_t count = 0;   ///< T
+    std::uint32_t all = 0;   ///< HQ
+    std::uint32_t first = 0; ///< the lane's first query head
+    std::uint32_t group = 1; ///< query heads of each KV head
+};
+
 namespace detail {
 
 /// The calibration kinds that a codec reads.
@@ -157,6 +168,12 @@ template <class Compressor> [[nodiscard]] consteval bool codec_fits_lanes() {
     else
         return false;
 }
+template <class Compressor> [[nodiscard]] consteval bool codec_fits_queries() {
+    if constexpr (requires { Compressor::fits_queries; })
+        return Compressor::fits_queries;
+    else
+        return false;
+}
 /// Keys stay in the lane's memory, not on storage.
 template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
     if constexpr (requires { Compressor::key_home; })
@@ -164,6 +181,19 @@ template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
     else
         return false;
 }
+/// The fit takes rows of E, and queries if the codec reads them.
+template <class P, class E>
+concept codec_fits = requires(const typename P::state& s, std::byte* lane, rows_view<E> rows,
+                              std::span<std::byte> scratch) {
+    requires(codec_fits_queries<P>() || requires {
+        { s.fit(lane, rows, rows, scratch) }
+        noexcept;
+    });
+    requires(!codec_fits_queries<P>() || requires(const prompt_queries& queries) {
+        { s.fit(lane, rows, rows, queries, scratch) }
+        noexcept;
+    });
+};
 /// Each lane has a codec state of its own.
 template <class Compressor> [[nodiscard]] consteval bool codec_per_lane() {
     return calibrated_kinds<Compressor>() != 0 || codec_fits_lanes<Compressor>();
@@ -226,38 +256,32 @@ concept compressor_attends = compressor_state_opens<P> &&
     noexcept;
 };
 template <class P>
-concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
-                                  requires(typename P::state & s, const calibration_view& view) {
-                                      { s.bind(view) }
-                                      noexcept;
-                                      { std::as_const(s).check_calibration(view) } -> std::same_as<status>;
-                                  }) &&
-                                 (!detail::codec_shares<P>() ||
-                                  requires(typename P::state & s, std::uint32_t tokens,
-                                           const typename P::config& config, std::span<std::byte> memory) {
-                                      { s.shared_bytes(tokens) }
-                                      noexcept->std::same_as<std::size_t>;
-                                      { s.share(config, tokens, memory) }
-                                      noexcept;
-                                  }) &&
-                                 (!detail::codec_fits_lanes<P>() ||
-                                  requires(const typename P::state& s, std::byte* lane,
-                                           rows_view<typename P::plain_type> rows, rows_view<float> floats,
-                                           std::span<std::byte> scratch) {
-                                      { s.lane_bytes() }
-                                      noexcept->std::same_as<std::size_t>;
-                                      { s.fit_scratch_bytes(rows.count) }
-                                      noexcept->std::same_as<std::size_t>;
-                                      { s.fit(lane, rows, rows, scratch) }
-                                      noexcept;
-                                      { s.fit(lane, floats, floats, scratch) }
-                                      noexcept;
-                                  }) &&
-                                 (!detail::codec_per_lane<P>() ||
-                                  requires(const typename P::state& s, const codec_lane& lane) {
-                                      { s.at(lane) }
-                                      noexcept->std::same_as<typename P::state>;
-                                  });
+concept compressor_knows_lanes =
+    (detail::calibrated_kinds<P>() == 0 ||
+     requires(typename P::state & s, const calibration_view& view) {
+         { s.bind(view) }
+         noexcept;
+         { std::as_const(s).check_calibration(view) } -> std::same_as<status>;
+     }) &&
+    (!detail::codec_shares<P>() ||
+     requires(typename P::state & s, std::uint32_t tokens, const typename P::config& config,
+              std::span<std::byte> memory) {
+         { s.shared_bytes(tokens) }
+         noexcept->std::same_as<std::size_t>;
+         { s.share(config, tokens, memory) }
+         noexcept;
+     }) &&
+    (!detail::codec_fits_lanes<P>() ||
+     requires(const typename P::state& s, rows_view<float> rows) {
+         { s.lane_bytes() }
+         noexcept->std::same_as<std::size_t>;
+         { s.fit_scratch_bytes(rows.count) }
+         noexcept->std::same_as<std::size_t>;
+     } && (detail::codec_fits<P, float> && detail::codec_fits<P, typename P::plain_type>)) &&
+    (!detail::codec_per_lane<P>() || requires(const typename P::state& s, const codec_lane& lane) {
+        { s.at(lane) }
+        noexcept->std::same_as<typename P::state>;
+    });
 /// attend_block (simd/attend.hpp) is a multiple of the granule. A row that is its own record cannot share it.
 template <class P>
 concept compressor_granule_fits = P::granule == 1 || (P::granule > 1 && 32 % P::granule == 0 && !P::ragged &&

@@ -581,7 +581,8 @@ template <class Types> class prompt_builder {
         const lane l = store_->at(lane_id);
         const std::uint32_t at = held_.at(rows.first), first_unit = l.state().units;
         const rows_view<element_type> keys = x_.rows.keys(at, rows.count);
-        store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
+        store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count),
+                          p_.model.queries_of(lane_in_layer).of_chunk(in, chunk), x_.cluster);
         encode_held(lane_id);
         const std::uint32_t units = label(keys, clustered);
         if (status fits = check_units(l, first_unit + units); !fits) return fits;

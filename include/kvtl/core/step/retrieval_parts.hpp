@@ -92,9 +92,18 @@ template <class Types> struct retrieval_parts {
         }
         return entries;
     }
-    /// A selector that calibrates on prompts must see the queries of their last chunk.
-    [[nodiscard]] static status check_last_queries(const layer_input& in) noexcept {
-        if (!sequence_bars<types>::of_prompts || !in.q.empty()) return {};
+    /// A selector that calibrates on prompts must see the queries of their last chunk, a codec those of the chunk that it is
+    /// fitted to.
+    [[nodiscard]] static status check_last_queries(const layer_input& in, bool fits = true,
+                                                   bool calibrates = true) noexcept {
+        if (!in.q.empty()) return {};
+        if (fits && detail::codec_fits_queries<typename types::compressor>())
+            return status::failure(
+                errc::invalid_argument,
+                "prefill: q is empty; valid: the queries of the chunk, to which compressor "
+                "%s is fitted",
+                types::compressor::name.data());
+        if (!calibrates || !sequence_bars<types>::of_prompts) return {};
         return status::failure(errc::invalid_argument,
                                "prefill: q is empty; valid: the queries of the prompt's last chunk, on which "
                                "selector %s calibrates",

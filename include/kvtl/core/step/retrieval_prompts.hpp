@@ -28,9 +28,8 @@ template <class Types> class retrieval_prompts {
         r_.begin_call();
         r_.ahead.release_all();
         if constexpr (types::sequential) {
-            if (last)
-                if (status s = r_.check_last_queries(in); !s) return s;
             const lane_state before = r_.store.at(lanes[0].id).state();
+            if (status s = r_.check_last_queries(in, before.tokens == 0, last); !s) return s;
             const bool in_prompt = before.tokens == 0 || before.prompt_open;
             const status done = prefill_groups(lanes, in, tokens, out);
             if (done.ok()) note_chunk(lanes, in_prompt && !last);
@@ -65,7 +64,7 @@ template <class Types> class retrieval_prompts {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) most = std::max(most, kept.rows(slot, layer, i));
         status done;
         if constexpr (types::sequential)
-            done = take_over_groups(slot, layer, lanes, kept, most);
+            done = take_over_groups(slot, layer, lanes, kept, most, in, chunk);
         else
             done = take_over_units(slot, layer, lanes, kept, most, in, chunk);
         if (!done) return done;
@@ -186,8 +185,8 @@ template <class Types> class retrieval_prompts {
     }
     template <class Kept>
     [[nodiscard]] status take_over_groups(std::uint32_t slot, std::uint32_t layer,
-                                          std::span<const lane_ref> lanes, Kept& kept,
-                                          std::uint32_t most) noexcept {
+                                          std::span<const lane_ref> lanes, Kept& kept, std::uint32_t most,
+                                          const layer_input& in, std::uint32_t chunk) noexcept {
         if (status s = r_.accept(lanes, most); !s) return s;
         const std::size_t width = r_.plan.model.width(), dim = r_.plan.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
@@ -207,7 +206,7 @@ template <class Types> class retrieval_prompts {
                            });
                 if (done == 0)
                     fit_lane<float>(lanes[i], {r_.memory.moving_k.data(), some, width, width},
-                                    {r_.memory.moving_v.data(), some, width, width});
+                                    {r_.memory.moving_v.data(), some, width, width}, in, chunk);
                 if (status s = r_.step.append_turn(lanes[i], some, r_.plan.buffer_limit, row); !s) {
                     r_.forget(lanes);
                     return s;
@@ -242,14 +241,16 @@ template <class Types> class retrieval_prompts {
                           token = std::size_t{r_.plan.model.kv_heads} * r_.plan.model.dim;
         for (const lane_ref& ref : lanes) {
             const std::size_t at = r_.plan.model.key_offset(ref.in_layer);
-            fit_lane<E>(ref, {k + at, tokens, width, token}, {v + at, tokens, width, token});
+            fit_lane<E>(ref, {k + at, tokens, width, token}, {v + at, tokens, width, token}, in, tokens);
         }
         return {};
     }
 
     /// Index and codec fit their codebook or basis to a lane's first entries; the slots, empty now, lend them
-    /// their memory.
-    template <element E> void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values) noexcept {
+    /// their memory. `in`: the queries of the last `chunk` tokens.
+    template <element E>
+    void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values, const layer_input& in,
+                  std::uint32_t chunk) noexcept {
         if constexpr (types::fits_first_rows) {
             pool& slots = r_.store.pool_of(ref.id);
             r_.store.evict_all(slots);
@@ -260,7 +261,8 @@ template <class Types> class retrieval_prompts {
                 r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
                                    slots.memory());
             }
-            r_.store.fit_codec(ref.id, keys, values, slots.memory());
+            r_.store.fit_codec(ref.id, keys, values, r_.plan.model.queries_of(ref.in_layer).of_chunk(in, chunk),
+                             slots.memory());
         }
     }
 

@@ -7,6 +7,7 @@
 
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/causal.hpp>
+#include <kvtl/slots/compressor.hpp>
 #include <kvtl/views.hpp>
 
 #include <algorithm>
@@ -30,6 +31,10 @@ struct query_lane {
     /// First float of a token's queries of KV head h.
     [[nodiscard]] std::size_t offset(std::size_t token, std::uint32_t h = 0) const noexcept {
         return (token * all + first + std::size_t{h} * group) * dim;
+    }
+    /// Those of a chunk's last `tokens` tokens, for a codec.
+    [[nodiscard]] prompt_queries of_chunk(const layer_input& in, std::size_t tokens) const noexcept {
+        return {in.q, in.q.empty() ? 0 : tokens, all, first, group};
     }
 };
 

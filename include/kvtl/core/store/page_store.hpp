@@ -90,8 +90,10 @@ template <class Types> class page_store {
     /// Fits the codec to a lane whose prompt has come, before any of it is encoded. `E`: float or the plain type.
     template <element E>
     void fit_codec(std::uint32_t lane_id, const rows_view<E>& keys, const rows_view<E>& values,
-                   std::span<std::byte> scratch) const noexcept {
-        if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
+                   const prompt_queries& queries, std::span<std::byte> scratch) const noexcept {
+        if constexpr (detail::codec_fits_queries<typename Types::compressor>())
+            p_.codec->fit(at(lane_id).codec(), keys, values, queries, scratch);
+        else if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
             p_.codec->fit(at(lane_id).codec(), keys, values, scratch);
     }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }

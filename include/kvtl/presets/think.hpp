@@ -1,0 +1,41 @@
+// ThinK: the key channels that matter least to the prompt's last queries are left out.
+//
+// Paper: "ThinK: Thinner Key Cache by Query-Driven Pruning". Composed here: flexgen with `channel_pruned` entries, which lie
+// on storage unless they fit into memory; the latest 32 tokens are plain rows; 40 % of the key channels of each KV head are
+// left out (compressor.pruned). Values stay whole, so an entry takes four fifths of its bytes.
+//
+//   think         all entries are attended.
+//   snapkv_think  SnapKV (one choice per KV head) reduces the prompt to keep_tokens, then the survivors' keys lose channels.
+//                 The paper's main setting.
+//
+// A group takes whole pages of 4 KiB. Where a layer has few heads, larger groups waste less of them
+// (clusterer.group_tokens).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/compress_channel_pruned.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+struct think : flexgen {
+    static constexpr std::string_view name = "think";
+    static constexpr std::uint32_t sink_tokens = 0;
+    using compressor = channel_pruned<>;
+};
+
+struct snapkv_think : think {
+    static constexpr std::string_view name = "snapkv_think";
+    using clusterer = head_groups<16>;
+    using retention = snapkv_group::retention;
+};
+
+} // namespace presets
+
+using think = kv_manager<presets::think>;
+using snapkv_think = kv_manager<presets::snapkv_think>;
+
+}} // namespace kvtl::v0
