@@ -174,7 +174,7 @@ double tolerance_of(std::string_view policy, double otherwise = exact) {
     if (has("_k8v4")) return 0.5;
     if (has("_fp8")) return 1.0;
     if (has("_int4") || policy == "kivi_4") return 1.5;
-    if (has("_int2") || policy == "kivi_2") return 4.0;
+    if (has("_int2") || policy == "kivi_2" || policy == "gear") return 4.0;
     return policy.starts_with("shadowkv") ? 5e-2 : otherwise;
 }
 void play(std::string_view policy, const scene& s) {

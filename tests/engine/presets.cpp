@@ -183,7 +183,7 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
             };
             const bool bytes = policy.ends_with("_int8"),
                        bits = has("_int4") || has("_k8v4") || has("_fp8") || policy == "kivi_4",
-                       two = has("_int2") || policy == "kivi_2";
+                       two = has("_int2") || policy == "kivi_2" || policy == "gear";
             const float near = two ? 20.0F : bits ? 3.0F : bytes ? 1.0F : 4e-2F;
             for (std::size_t i = 0; i < greedy.size(); ++i) {
                 if (margin[i] > near) CHECK(highest(logits, 1)[0].first == greedy[i]);

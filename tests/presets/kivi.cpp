@@ -1,6 +1,7 @@
 // KIVI: with everything attended it is dense attention within the codec's error, it stores records of 32 tokens, and groups
-// that are no multiple of 32 tokens are refused.
+// that are no multiple of 32 tokens are refused. GEAR, which corrects these records, is between 2 and 4 bits.
 // SPDX-License-Identifier: MIT
+#include <kvtl/presets/gear.hpp>
 #include <kvtl/presets/kivi.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -36,11 +37,14 @@ template <class Preset> outcome run(std::size_t prompt, std::size_t decode, std:
 
 TEST_CASE("kivi is dense attention within the codec's error, and exact while nothing has left the window") {
     const double four = run<in_ram<kvtl::presets::kivi_4>>(400, 100).error,
-                 two = run<in_ram<kvtl::presets::kivi_2>>(400, 100).error;
+                 two = run<in_ram<kvtl::presets::kivi_2>>(400, 100).error,
+                 corrected = run<in_ram<kvtl::presets::gear>>(400, 100).error;
     CHECK(four < 1.5);
     CHECK(two < 4.0);
     CHECK(four > exact); // codes were attended, not rows
     CHECK(two > four);
+    CHECK(corrected < two);
+    CHECK(corrected > four);
     CHECK(run<in_ram<kvtl::presets::kivi_2>>(20, 11).error < exact);
 }
 
@@ -57,6 +61,11 @@ TEST_CASE("entries are counted as their share of a record of 32 tokens") {
     };
     check(run<in_ram<kvtl::presets::kivi_4>>(600, 100), run<plain<kvtl::presets::kivi_4>>(600, 100), 40 + 40);
     check(run<in_ram<kvtl::presets::kivi_2>>(600, 100), run<plain<kvtl::presets::kivi_2>>(600, 100), 24 + 24);
+    // GEAR: as many codes, 2 pairs of vectors and 41 numbers of 4 bytes for 32 keys, and for 32 values.
+    const outcome gear = run<in_ram<kvtl::presets::gear>>(600, 100),
+                  rows = run<plain<kvtl::presets::kivi_2>>(600, 100);
+    CHECK(gear.stats.chosen_bytes * 256 * 32 ==
+          rows.stats.chosen_bytes * 2 * (24 * 32 + 2 * (32 + 64) * 2 + 41 * 4));
 }
 
 TEST_CASE("groups that cut a record are refused, with the valid sizes") {

@@ -10,6 +10,7 @@
 #include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/full.hpp>
+#include <kvtl/presets/gear.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
 #include <kvtl/presets/infinigen.hpp>
 #include <kvtl/presets/infllm.hpp>
@@ -166,6 +167,7 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_int4_rotated),
     TYPEDEF(kivi_4),
     TYPEDEF(kivi_2),
+    TYPEDEF(gear),
     TYPEDEF(think),
     TYPEDEF(snapkv_think),
     TYPEDEF(dynakv_two_level),

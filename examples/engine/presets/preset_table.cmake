@@ -54,6 +54,7 @@ set(KVTL_PRESET_TABLE
     # Keys by channel, values by token
     "kivi_4 kivi compression 'KIVI: 4 bits, keys by channel and values by token, everything attended'"
     "kivi_2 kivi compression 'KIVI with 2 bits'"
+    "gear gear compression 'GEAR: KIVI with 2 bits, and a low rank and outliers of what these lose'"
     # Keys without the channels that matter least
     "think think compression 'ThinK: keys without the channels that the last queries need least'"
     "snapkv_think think composition 'SnapKV, then ThinK over what it keeps'"
