@@ -29,6 +29,7 @@
 #include <kvtl/presets/shadowkv.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/sparq.hpp>
+#include <kvtl/presets/specache.hpp>
 #include <kvtl/presets/squeezed.hpp>
 #include <kvtl/presets/streaming.hpp>
 #include <kvtl/presets/think.hpp>
@@ -170,6 +171,7 @@ constexpr named typedefs[] = {
     TYPEDEF(gear),
     TYPEDEF(think),
     TYPEDEF(snapkv_think),
+    TYPEDEF(specache),
     TYPEDEF(dynakv_two_level),
     TYPEDEF(dynakv_two_level_int8),
     TYPEDEF(no_cluster),

@@ -88,6 +88,7 @@ set(KVTL_PRESET_TABLE
     "pqcache pqcache retrieval demo 'PQCache: tokens by product-quantised keys'"
     "loki loki retrieval 'Loki: tokens by the leading principal components of keys'"
     "loki_predicted loki retrieval 'Loki that chooses a layer ahead'"
+    "specache specache retrieval 'SpeCache: tokens chosen by keys of 2 bits in memory, read one layer ahead'"
     "fasa sparq retrieval 'FASA: tokens by a few frequency pairs of RoPE'"
     "sparq sparq retrieval 'SparQ: tokens by the channels in which the query is largest'"
     "infllm infllm retrieval 'InfLLM: blocks of 8 by their most representative keys'"

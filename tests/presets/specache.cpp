@@ -1,0 +1,49 @@
+// SpeCache: with the budget for everything it is dense attention; its copy of the keys takes 24 bytes per entry and head.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/specache.hpp>
+
+#include "support/cache_fixture.hpp"
+
+namespace specache_test {
+
+namespace {
+using namespace kvtl_test;
+struct in_ram : kvtl::presets::specache {
+    using io = kvtl::in_memory;
+};
+using cache_type = kvtl::kv_manager<in_ram>;
+constexpr kvtl::shape model{2, 4, 2, 64};
+} // namespace
+
+TEST_CASE("specache with the budget for everything is dense attention") {
+    for (const bool smallest : {false, true})
+        run_scenario<cache_type>({.shape = model,
+                                  .prompt = 500,
+                                  .chunk = 170,
+                                  .decode = 40,
+                                  .turn = 60,
+                                  .turn_decode = 20,
+                                  .smallest = smallest});
+}
+
+TEST_CASE("specache reads what few tokens need, by keys of 2 bits in memory") {
+    const drift data(model, 700, 3);
+    typename cache_type::config c;
+    c.shape = model;
+    c.max_tokens = 700;
+    c.attend_tokens = 100;
+    c.memory_bytes = least_memory<cache_type>(c) + (64 << 10);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data);
+    one.prefill(600);
+    one.decode(60);
+    CHECK(one.error() < 1.0); // most of the attention is on what was chosen
+    const auto stats = cache.stats();
+    CHECK(stats.read_bytes > 0);
+    // 24 bytes for each token that is not a sink or surely in the window, per layer and head.
+    const std::size_t index = stats.bytes_by_part.index;
+    CHECK(index >= 4 * (700 - 36) * 24);
+    CHECK(index <= 4 * (700 + 64) * 24);
+}
+
+} // namespace specache_test
