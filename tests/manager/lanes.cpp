@@ -28,10 +28,10 @@ struct clusters : kvtl::presets::dynakv {
 };
 using cache_type = kvtl::kv_manager<clusters>;
 
-std::uint32_t rows_fitted(cache_type& cache, std::uint32_t id) {
-    std::uint32_t rows = 0;
-    std::memcpy(&rows, kvtl::shard_access::of(cache, 0).store().at(id).codec(), sizeof rows);
-    return rows;
+marked_rows::fit_marks fitted(cache_type& cache, std::uint32_t id) {
+    marked_rows::fit_marks m;
+    std::memcpy(&m, kvtl::shard_access::of(cache, 0).store().at(id).codec(), sizeof m);
+    return m;
 }
 } // namespace
 
@@ -61,7 +61,10 @@ TEST_CASE("records know their lane and position wherever they have been, and lan
                     REQUIRE(found.keys_fit);
                     REQUIRE(found.frames_agree);
                     REQUIRE(found.counts_agree);
-                    CHECK(rows_fitted(cache, lane_id(c.shape, 0, layer, head)) == rows);
+                    const auto marks = fitted(cache, lane_id(c.shape, 0, layer, head));
+                    CHECK(marks.rows == rows);
+                    CHECK(marks.queries == 200); // of the prompt's last chunk, and of the lane's heads
+                    CHECK(marks.first_query == data.q(layer, 500)[2 * head * c.shape.head_dim]);
                 }
         };
         const auto pinned = clusters::sink_tokens + clusters::window_tokens;
@@ -79,7 +82,7 @@ TEST_CASE("records know their lane and position wherever they have been, and lan
         reader<cache_type> two(cache, data,
                                smallest ? 0 : 1); // the next sequence is not fitted to the last one's prompt
         two.decode(60);
-        CHECK(rows_fitted(cache, lane_id(c.shape, 0, 1, 1)) == 0);
+        CHECK(fitted(cache, lane_id(c.shape, 0, 1, 1)).rows == 0);
         if (!smallest) CHECK(two.error() < exact);
     }
 }

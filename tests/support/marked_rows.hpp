@@ -16,7 +16,7 @@
 
 namespace kvtl_test {
 
-/// Fits: lanes are fitted to their prompts.
+/// Fits: lanes are fitted to their prompts, and to the queries of the last chunk.
 template <bool Fits> struct marked_rows_as {
     static constexpr std::string_view name = "marked_rows";
     using plain_type = float;
@@ -25,11 +25,17 @@ template <bool Fits> struct marked_rows_as {
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = false;
     static constexpr double relative_error = 0;
-    static constexpr bool fits_lanes = Fits;
+    static constexpr bool fits_lanes = Fits, fits_queries = Fits;
     struct config {};
 
     struct marks {
         std::uint32_t position = 0, layer = 0, first_head = 0, fitted_rows = 0;
+    };
+
+    /// What is fitted to a lane.
+    struct fit_marks {
+        std::uint32_t rows = 0, queries = 0;
+        float first_query = 0; ///< the lane's first number of the first of them
     };
 
     class state {
@@ -41,14 +47,15 @@ template <bool Fits> struct marked_rows_as {
             const auto row = static_cast<std::uint32_t>(sizeof(marks) + shape_.width() * sizeof(float));
             return {row, row};
         }
-        [[nodiscard]] std::size_t lane_bytes() const noexcept { return sizeof(std::uint32_t); }
+        [[nodiscard]] std::size_t lane_bytes() const noexcept { return sizeof(fit_marks); }
         [[nodiscard]] std::size_t fit_scratch_bytes(std::size_t rows) const noexcept { return 4 * rows; }
         void fit(std::byte* lane, kvtl::rows_view<float> keys, kvtl::rows_view<float> values,
-                 std::span<std::byte> scratch) const noexcept {
+                 const kvtl::prompt_queries& q, std::span<std::byte> scratch) const noexcept {
             if (scratch.size() < fit_scratch_bytes(keys.count)) return; // too little: nothing is fitted
             std::memset(scratch.data(), 0xA5, fit_scratch_bytes(keys.count));
-            const auto rows = static_cast<std::uint32_t>(keys.count);
-            if (values.count == keys.count) std::memcpy(lane, &rows, sizeof rows);
+            const fit_marks m{static_cast<std::uint32_t>(keys.count), static_cast<std::uint32_t>(q.count),
+                              q.q.floats()[std::size_t{q.first} * shape_.dim]};
+            if (values.count == keys.count) std::memcpy(lane, &m, sizeof m);
         }
         [[nodiscard]] state at(const kvtl::codec_lane& lane) const noexcept {
             state s = *this;

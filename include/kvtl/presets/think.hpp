@@ -7,9 +7,6 @@
 //   think         all entries are attended.
 //   snapkv_think  SnapKV (one choice per KV head) reduces the prompt to keep_tokens, then the survivors' keys lose channels.
 //                 The paper's main setting.
-//
-// A group takes whole pages of 4 KiB. Where a layer has few heads, larger groups waste less of them
-// (clusterer.group_tokens).
 // SPDX-License-Identifier: MIT
 #pragma once
 
