@@ -50,9 +50,13 @@ template <class Cache>
 tokens_t kept(Cache& cache, kvtl::sequence_id seq, std::size_t layer, std::size_t lane) {
     const auto at = find_lane(cache, seq, lane);
     auto& shard = kvtl::shard_access::of(cache, at.shard).kept();
-    const auto held = shard.open(shard.lanes_of(seq.slot, static_cast<std::uint32_t>(layer))[at.index]);
+    auto& chains = shard.lanes_of(seq.slot, static_cast<std::uint32_t>(layer))[at.index];
     tokens_t tokens;
-    for (std::uint32_t i = 0; i < held.size(); ++i) tokens.push_back(held.token(i));
+    const auto take = [&tokens](const auto& held) {
+        for (std::uint32_t i = 0; i < held.size(); ++i) tokens.push_back(held.token(i));
+    };
+    take(shard.open(chains));
+    take(shard.open_demoted(chains));
     std::sort(tokens.begin(), tokens.end());
     return tokens;
 }

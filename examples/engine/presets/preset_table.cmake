@@ -126,6 +126,8 @@ set(KVTL_PRESET_TABLE
     "h2o_prefill_once heavy_hitters eviction 'H2O with the prompt thinned out once, at its end'"
     "tova heavy_hitters eviction 'TOVA: what the latest query attends'"
     "lazy_eviction heavy_hitters eviction 'LazyEviction: what has been silent for long leaves'"
+    "mikv demoting composition 'MiKV: what received the most attention in f16, the rest in 2 bits'"
+    "arkv demoting composition 'ARKV: in f16, as 8-bit floats or dropped, layers share by their attention'"
     "knorm query_free eviction 'Knorm: small keys stay'"
     "keydiff query_free eviction 'KeyDiff: keys unlike the others stay'"
     "lagkv query_free eviction 'LagKV: what stands out against the next block stays'"

@@ -74,6 +74,7 @@ struct mean_and_variance : score_defaults {
                 }
                 for (std::uint32_t t = lane.sinks; t < n - lane.window; ++t)
                     lane.notes->variance += static_cast<double>(share * square[t]);
+                lane.notes->kurtosis += static_cast<double>(share) * kurtosis(lane, mean);
                 for (std::uint32_t t = 0; t < n; ++t) mean[t] += this->config_.gamma * square[t];
                 strip_window(lane, mean);
                 pool_scores<pooling::average>(mean, this->config_.pool_width, pooled);
@@ -90,6 +91,20 @@ struct mean_and_variance : score_defaults {
         }
 
       private:
+        /// Fourth moment of the window's mean attention over the competing entries, divided by the square of the
+        /// second; 0 where nothing varies.
+        template <element E>
+        [[nodiscard]] static double kurtosis(const prompt_lane<E>& lane,
+                                             std::span<const float> mean) noexcept {
+            const auto some = mean.subspan(lane.sinks, lane.tokens() - lane.sinks - lane.window);
+            double centre = 0, second = 0, fourth = 0;
+            for (const float x : some) centre += static_cast<double>(x) / static_cast<double>(some.size());
+            for (const float x : some) {
+                const double square = (static_cast<double>(x) - centre) * (static_cast<double>(x) - centre);
+                second += square, fourth += square * square;
+            }
+            return second > 0.0 ? fourth * static_cast<double>(some.size()) / (second * second) : 0.0;
+        }
         /// Of one query over the competing entries.
         template <element E>
         [[nodiscard]] static double entropy(const prompt_lane<E>& lane, std::span<const float> p) noexcept {

@@ -296,6 +296,12 @@ concept keeps_positions = !hands_over<T> || !T::position::moves;
 template <class T>
 concept weights_are_attended =
     !retrieves<T> || !T::retention::merges || std::same_as<typename T::estimator, nothing>;
+/// Demoted entries lie in rows beside those that were not: prompts must come whole, and positions stay.
+template <class T>
+concept demotion_agrees = !retention_demotes<typename T::retention> ||
+                          (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
+                           std::same_as<typename T::retention::codec::plain_type,
+                                        typename T::compressor::plain_type>);
 /// A fit to keys before RoPE needs all tokens 0, 1, ... without gaps.
 template <class T>
 concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
@@ -307,7 +313,8 @@ template <class T>
 concept dropping_agrees =
     !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T> &&
                           thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
-                          weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T>);
+                          weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T> &&
+                          demotion_agrees<T>);
 
 // --------------------------------------------------------------------------------------------- whole presets
 /// The union of the inputs that a preset's policies need from the engine. v is always needed: attention

@@ -67,11 +67,22 @@ template <class Policies> [[nodiscard]] consteval granularity unit_of_policies()
         return needs_layer_units<Policies>() ? granularity::layer : granularity::head;
 }
 
+/// How a retention encodes again what loses its place.
+template <class Retention> struct demotion_types {
+    static constexpr bool demotes = false, balances_channels = false;
+    struct demoted_codec {};
+};
+template <retention_demotes Retention> struct demotion_types<Retention> {
+    static constexpr bool demotes = true, balances_channels = Retention::balances_channels;
+    using demoted_codec = typename Retention::codec::state;
+};
+
 /// The types of a retention that drops entries; nothing for one that keeps all.
 template <class Policies, bool = drops_entries<Policies>> struct retention_types {
     static constexpr bool drops = false;
 };
-template <class Policies> struct retention_types<Policies, true> {
+template <class Policies>
+struct retention_types<Policies, true> : demotion_types<typename Policies::retention> {
     static constexpr bool drops = true;
     using retention = typename Policies::retention;
     using score = typename retention::score;

@@ -1,7 +1,8 @@
 // Sizes of what retention keeps in memory: who holds how many rows at most, and what memory that takes.
 //
 // What:   open() promises that a prompt in one chunk, its survivors and, where the preset evicts in
-//         decode, any number of decode steps fit; that is the declared peak. Rows beyond it (earlier
+//         decode, any number of decode steps fit; that is the declared peak. Demoted entries count by the rows
+//         whose memory they take. Rows beyond it (earlier
 //         chunks of a prompt, which wait for the last one; decoded entries of presets that evict at the
 //         prompt's end only) come from what memory_bytes leaves, and are refused when it is used up.
 // SPDX-License-Identifier: MIT
@@ -25,6 +26,35 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// How a lane divides its limit where entries are demoted. Limits and costs are rows of the first chain.
+struct demotion_plan {
+    std::uint32_t per_block = 0; ///< demoted rows of a block, more than rows_per_block; 0: nothing is demoted
+    float full_share = 0;        ///< part of a limit that stays in the first chain
+
+    /// Rows whose memory n demoted ones take.
+    [[nodiscard]] std::uint32_t cost(std::uint32_t n) const noexcept {
+        if (per_block == 0) return 0;
+        return static_cast<std::uint32_t>((std::uint64_t{n} * rows_per_block + per_block - 1) / per_block);
+    }
+    /// Demoted rows that fit into the memory of n rows.
+    [[nodiscard]] std::uint64_t room(std::uint64_t n) const noexcept { return n * per_block / rows_per_block; }
+
+    struct parts {
+        std::uint32_t full = 0, demoted = 0;
+    };
+    /// Of n entries, `pinned` of them in the first chain in any case: as many in the first chain as fit with
+    /// the others, but at least full_share of the limit. What is beyond the parts is dropped. pinned <= limit.
+    [[nodiscard]] parts divide(std::uint32_t limit, std::uint32_t n, std::uint32_t pinned) const noexcept {
+        if (n <= limit || per_block == 0) return {std::min(n, limit), 0};
+        const std::uint64_t bound = std::uint64_t{limit} * per_block, all = std::uint64_t{n} * rows_per_block;
+        std::uint32_t full =
+            bound < all ? 0 : static_cast<std::uint32_t>((bound - all) / (per_block - rows_per_block));
+        const auto share = static_cast<std::uint32_t>(full_share * static_cast<float>(limit));
+        full = std::min(limit, std::max({full, share, pinned}));
+        return {full, static_cast<std::uint32_t>(std::min<std::uint64_t>(n - full, room(limit - full)))};
+    }
+};
+
 struct retention_plan {
     std::uint32_t layers = 0, kv_heads = 0, group = 1, dim = 0;
     record_bytes record{}; ///< bytes of an entry's records; ragged: at most
@@ -41,6 +71,7 @@ struct retention_plan {
     std::uint32_t most_rows = 0;         ///< of a lane
     std::uint32_t blocks = 0;            ///< of a shard's pool
     std::uint32_t guaranteed_blocks = 0; ///< of a sequence in a shard
+    demotion_plan demotion;
 
     logit_rule logits{};
     layer_numbers numbers;
@@ -52,6 +83,7 @@ struct retention_plan {
 /// A lane: one head of one layer of one sequence.
 struct kept_lane {
     block_chain rows;
+    block_chain demoted;       ///< entries that lost their place among `rows`
     block_chain queries;       ///< raw blocks: the last queries of a prompt whose last chunk is to come
     std::uint32_t tokens = 0;  ///< of the sequence, dropped ones included
     std::uint32_t limit = 0;   ///< rows it may hold in decode
@@ -91,6 +123,7 @@ template <class Types> struct retention_memory {
     std::span<sequence_budget> sequence_budgets;  ///< (sequences of the shard)
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
+    std::span<float> balance; ///< (sequences of the shard, L, lanes, D) factors of demoted keys
 
     std::span<E> work_k, work_v;  ///< (prefill, D) one lane's prompt
     std::span<E> row_k, row_v;    ///< (D) a row on its way to its record
@@ -103,8 +136,10 @@ template <class Types> struct retention_memory {
     std::span<float> observed;    ///< (2 W, G, D) last queries
     std::span<float> causal;
     std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
+    std::span<std::uint32_t> demoted_table; ///< likewise, of demoted rows
     std::span<std::uint64_t> ranking;
-    std::span<float> partial, attend, turned, mass, worth, arrival;
+    std::span<float> partial, attend, mass, worth, arrival;
+    std::span<float> turned; ///< (G, D) queries for keys that are turned back, or balanced
     std::span<float> query;    ///< (G, D) of a lane, where they come in 16 bits
     std::span<float> arrived;  ///< (2, H, D) and (HQ, D) of a token that did not come as floats
     std::span<token_run> runs; ///< (rows) where positions move
@@ -125,6 +160,7 @@ template <class Types> struct retention_memory {
         m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));
         m.score = index.take<std::byte>(Types::score_state::bytes(score_config, score_sizes));
+        if constexpr (Types::balances_channels) m.balance = metadata.take<float>(lanes * p.dim);
 
         const std::size_t prompt = p.prefill_tokens;
         const bool observes = score::source != score_source::arrival && score::source != score_source::keys;
@@ -148,10 +184,14 @@ template <class Types> struct retention_memory {
         m.causal = scratch.take<float>(simd::causal_scratch_floats(p.dim));
         m.order = scratch.take<std::uint32_t>(prompt);
         m.table = scratch.take<std::uint32_t>(blocks_for(p.most_rows) + 1);
+        if constexpr (Types::demotes)
+            m.demoted_table =
+                scratch.take<std::uint32_t>(blocks_for(p.most_rows, p.demotion.per_block) + 1);
         m.ranking = scratch.take<std::uint64_t>(prompt);
         m.partial = scratch.take<float>(partial_floats(p.lane_group, p.dim));
         m.attend = scratch.take<float>(simd::attend_scratch_floats(p.lane_group));
-        m.turned = scratch.take<float>(Types::position::moves ? std::size_t{p.lane_group} * p.dim : 0);
+        m.turned = scratch.take<float>(
+            Types::position::moves || Types::balances_channels ? std::size_t{p.lane_group} * p.dim : 0);
         m.mass = scratch.take<float>(Types::reads_mass ? std::size_t{p.shard_lanes} * p.most_rows : 0);
         m.worth = scratch.take<float>(score::evicts_in_decode ? p.most_rows : 0);
         m.arrival = scratch.take<float>(p.shard_lanes);

@@ -31,6 +31,16 @@ template <class Types, class Config>
         return typename Types::row_codec(c, record_shape{1, dim});
 }
 
+/// The codec of demoted rows, if there are any.
+template <class Types>
+[[nodiscard]] typename Types::demoted_codec demoted_codec_of([[maybe_unused]] std::uint32_t dim) noexcept {
+    if constexpr (Types::demotes)
+        return typename Types::demoted_codec(typename Types::retention::codec::config{},
+                                             record_shape{1, dim});
+    else
+        return {};
+}
+
 template <class Types> class row_sizes {
   public:
     using score = typename Types::score;
@@ -85,6 +95,8 @@ template <class Types> class row_sizes {
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
         p.record = row_codec_of<Types>(c.compressor, p.dim).bytes();
         block_bytes = pool_type::block_bytes(p.record);
+        if constexpr (Types::demotes)
+            if (status s = settle_demotion(c.retention); !s) return s;
         return size_blocks(c);
     }
 
@@ -106,6 +118,21 @@ template <class Types> class row_sizes {
     }
 
   private:
+    template <class Config> [[nodiscard, gnu::cold]] status settle_demotion(const Config& c) noexcept {
+        retention_plan& p = plan;
+        using codec = typename Types::retention::codec;
+        if (status s = Types::retention::check(c); !s) return s;
+        if constexpr (requires { codec::state::check(typename codec::config{}, record_shape{}); })
+            if (status s = codec::state::check({}, record_shape{1, p.dim}); !s) return s;
+        const record_bytes demoted = demoted_codec_of<Types>(p.dim).bytes();
+        p.demotion = {pool_type::format_within(demoted, block_bytes).rows, c.full_share};
+        if (p.demotion.per_block > rows_per_block) return {};
+        return status::failure(errc::unsupported,
+                               "compressor: its records have %u bytes an entry at head_dim = %u; valid: more "
+                               "than the %u of %s, to which the retention demotes",
+                               p.record.entry(), p.dim, demoted.entry(), codec::name.data());
+    }
+
     /// The declared peak, and how many rows a lane may ever have.
     template <class Config> [[nodiscard, gnu::cold]] status size_blocks(const Config& c) {
         retention_plan& p = plan;
@@ -125,11 +152,13 @@ template <class Types> class row_sizes {
         peak = std::min(peak, lanes * budgets.most);
         const std::uint64_t prompt = lanes * std::min(p.sinks + p.window, p.prefill_tokens) + peak;
         const std::uint64_t settled = p.hands_over ? 0 : lanes * decode_rows();
-        // Every lane's last block may be half empty, but no lane has more than all its tokens.
-        const std::uint64_t in_prompt = std::min(prompt / rows_per_block + lanes,
-                                                 lanes * blocks_for(p.prefill_tokens)),
-                            in_decode =
-                                std::min(settled / rows_per_block + lanes, lanes * blocks_for(p.max_tokens));
+        // Every chain's last block may be half empty, but no lane has more than all its tokens. An entry that
+        // is demoted is in both chains for a moment.
+        const std::uint64_t chains = lanes * (Types::demotes ? 3 : 1), demoted = Types::demotes ? lanes : 0;
+        const std::uint64_t in_prompt = std::min(prompt / rows_per_block + chains,
+                                                 lanes * blocks_for(p.prefill_tokens) + demoted),
+                            in_decode = std::min(settled / rows_per_block + chains,
+                                                 lanes * blocks_for(p.max_tokens) + demoted);
         constexpr std::uint64_t most = std::uint64_t{1} << 30;
         const std::uint64_t guaranteed = std::max(in_prompt, in_decode);
         if (guaranteed > most / p.shard_sequences)
@@ -140,8 +169,8 @@ template <class Types> class row_sizes {
                                    static_cast<double>(guaranteed) * p.shard_sequences,
                                    static_cast<double>(most));
         p.guaranteed_blocks = static_cast<std::uint32_t>(guaranteed);
-        p.most_rows =
-            score::evicts_in_decode ? std::max(p.prefill_tokens, p.keep) + p.slack + 2 : p.max_tokens + 1;
+        p.most_rows = score::evicts_in_decode ? std::max(p.prefill_tokens, most_kept()) + p.slack + 2
+                                              : p.max_tokens + 1;
         least_blocks = p.guaranteed_blocks * p.shard_sequences;
         const std::uint64_t lane =
             std::uint64_t{blocks_for(p.most_rows)} +
@@ -152,6 +181,13 @@ template <class Types> class row_sizes {
         return {};
     }
 
+    /// Entries of a lane, at most, where decode evicts.
+    [[nodiscard]] std::uint32_t most_kept() const noexcept {
+        const retention_plan& p = plan;
+        if constexpr (!Types::demotes) return p.keep;
+        const std::uint64_t limit = std::uint64_t{p.keep} * (Types::budget::late ? p.layers : 1);
+        return static_cast<std::uint32_t>(std::min<std::uint64_t>(p.max_tokens, p.demotion.room(limit)));
+    }
     /// Entries of a head, on average, when decode ends.
     [[nodiscard]] std::uint64_t decode_rows() const noexcept {
         const retention_plan& p = plan;

@@ -44,9 +44,8 @@ template <class Types> class decode_eviction {
             ++lane.tokens;
             if (!out.empty() || reads_mass) {
                 timed.enter(&phase_times::attend);
-                attend_held(held, book_->query(in, t, i), i, token, in, t, out);
-                const std::uint64_t bytes =
-                    out.empty() ? 0 : std::uint64_t{held.size()} * book_->plan.record.entry();
+                attend_held(lane, held, book_->query(in, t, i), i, token, in, t, out);
+                const std::uint64_t bytes = out.empty() ? 0 : book_->record_bytes_of(lane);
                 book_->stats.chosen_bytes += bytes;
                 book_->stats.resident_chosen_bytes += bytes;
                 timed.enter(&phase_times::append);
@@ -54,13 +53,16 @@ template <class Types> class decode_eviction {
         }
         timed.enter(&phase_times::evict);
         if constexpr (reads_mass && score::decides_together)
-            average_mass(static_cast<std::uint32_t>(lanes.size()), lanes[0].rows.rows);
+            average_mass(static_cast<std::uint32_t>(lanes.size()), book::entries(lanes[0]));
         if constexpr (score::evicts_in_decode)
             for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-                const rows held = book_->open(lanes[i]);
-                if constexpr (reads_mass) feed(held, book_->mass_of(i, held.size()), token);
-                if (drops_unwanted || held.size() > lanes[i].limit + book_->score.slack())
-                    evict(lanes[i], held, token);
+                kept_lane& lane = lanes[i];
+                if constexpr (reads_mass)
+                    book_->each_chain(lane, [&](const auto& held, std::uint32_t first) {
+                        feed(held, book_->mass_of(i, book::entries(lane)).subspan(first), token);
+                    });
+                if (drops_unwanted || book_->cost(lane) > lane.limit + book_->score.slack())
+                    evict(lane, token);
             }
         book_->recount(slot, lanes, had);
     }
@@ -70,24 +72,28 @@ template <class Types> class decode_eviction {
         return partial_at(book_->memory.partial.data(), book_->plan.lane_group, book_->plan.dim);
     }
     /// Attention of a lane's query group to all rows held: to `out` and lse where asked for, and to book_->mass_of(i).
-    void attend_held(const rows& held, const float* q, std::uint32_t i, std::uint32_t token,
+    void attend_held(kept_lane& lane, const rows& held, const float* q, std::uint32_t i, std::uint32_t token,
                      const layer_input& in, std::size_t t, const tensor_span& out) noexcept {
         const partial p = seen();
         reset(p);
-        const std::uint32_t n = held.size();
-        const auto attend = [&](std::uint32_t begin, std::uint32_t end, const float* query) {
-            held.pieces(
+        const std::uint32_t n = book::entries(lane);
+        const auto attend_rows = [&](const auto& some, const auto& codec, std::uint32_t begin,
+                                     std::uint32_t end, const float* query, std::uint32_t before) {
+            some.pieces(
                 begin, end,
                 [&](std::uint32_t first, const records_view& k, const records_view& v, const float* w) {
                     const float* log_weight = merges ? w : nullptr;
-                    const record_attention piece(book_->codec,
-                                                 {query, book_->plan.dim, book_->plan.logits, 0}, k, v);
+                    const record_attention piece(codec, {query, book_->plan.dim, book_->plan.logits, 0}, k,
+                                                 v);
                     if constexpr (reads_mass)
                         piece.attend_keeping_logits(log_weight, p, book_->memory.attend,
-                                                    &book_->memory.logits[first], n);
+                                                    &book_->memory.logits[before + first], n);
                     else
                         piece.attend(log_weight, p, book_->memory.attend);
                 });
+        };
+        const auto attend = [&](std::uint32_t begin, std::uint32_t end, const float* query) {
+            attend_rows(held, book_->codec, begin, end, query, 0);
         };
         if constexpr (Types::position::moves) {
             for (const token_run& run : find_runs(held, token)) {
@@ -100,8 +106,12 @@ template <class Types> class decode_eviction {
                 attend(run.begin, run.begin + run.rows, query);
             }
         } else {
-            attend(0, n, q);
+            attend(0, held.size(), q);
         }
+        if constexpr (Types::demotes)
+            if (const auto demoted = book_->open_demoted(lane); demoted.size() > 0)
+                attend_rows(demoted, book_->demoted_codec, 0, demoted.size(), book_->demoted_query(lane, q),
+                            held.size());
         finish_token(book_->queries_of(i), 0, p, in, t, out);
         if constexpr (reads_mass)
             simd::shares_of_softmax(book_->memory.logits.data(), n, n, p, book_->mass_of(i, n).data());
@@ -133,7 +143,8 @@ template <class Types> class decode_eviction {
         for (std::uint32_t i = 1; i < lanes; ++i)
             std::copy(first.begin(), first.end(), book_->mass_of(i, n).begin());
     }
-    void feed(const rows& held, std::span<const float> mass, std::uint32_t token) noexcept {
+    template <class Rows>
+    void feed(const Rows& held, std::span<const float> mass, std::uint32_t token) noexcept {
         if constexpr (reads_mass)
             for (std::uint32_t i = 0; i < held.size(); ++i) {
                 auto&& remembered = held.record(i);
@@ -142,35 +153,60 @@ template <class Types> class decode_eviction {
             }
     }
     /// Gives up the entries that are worth least until the lane is at its limit, or as far below it as the score
-    /// wants; among equals the latest goes.
-    void evict(kept_lane& lane, const rows& held, std::uint32_t token) noexcept {
+    /// wants; among equals the latest goes. Where entries are demoted, those of the first chain move on first.
+    void evict(kept_lane& lane, std::uint32_t token) noexcept {
         if constexpr (score::evicts_in_decode) {
-            const std::span<float> worth = book_->memory.worth;
+            const rows held = book_->open(lane);
             std::uint32_t most = lane.limit;
             if constexpr (requires { book_->score.headroom(); })
                 most -= std::min(most, book_->score.headroom());
-            for (std::uint32_t i = 0; i < held.size(); ++i) {
-                const std::uint32_t t = held.token(i);
-                const bool pinned = t < book_->plan.sinks || t + std::uint64_t{book_->plan.window} > token;
-                worth[i] = pinned ? std::numeric_limits<float>::infinity()
-                                  : book_->score.worth(held_entry{held.score(i), t, token}, held.record(i));
+            const auto unwanted = [&](float worth) {
+                if constexpr (drops_unwanted) return !book_->score.wanted(worth);
+                return false;
+            };
+            if constexpr (Types::demotes) {
+                const auto demoted = book_->open_demoted(lane);
+                const auto parts = book_->plan.demotion.divide(most, book::entries(lane),
+                                                               book_->plan.sinks + book_->plan.window);
+                each_least(held, token, [&](std::uint32_t least, float) {
+                    if (held.size() <= parts.full) return false;
+                    return book_->demote(lane, held, demoted, least), true;
+                });
+                each_least(demoted, token, [&](std::uint32_t least, float worth) {
+                    if (demoted.size() <= parts.demoted && !unwanted(worth)) return false;
+                    return demoted.remove(least), true;
+                });
+            } else {
+                each_least(held, token, [&](std::uint32_t least, float worth) {
+                    if (held.size() <= most && !unwanted(worth)) return false;
+                    if constexpr (merges)
+                        book_->score.merge(held, held.token(least), held.key(least), held.value(least),
+                                           held.log_weight(least), book_->plan.sinks, lane.merge_bar);
+                    return held.remove(least), true;
+                });
             }
-            while (held.size() > 0) {
-                std::uint32_t least = 0;
-                for (std::uint32_t i = 1; i < held.size(); ++i)
-                    if (worth[i] < worth[least] ||
-                        (!(worth[least] < worth[i]) && held.token(i) > held.token(least)))
-                        least = i;
-                bool leaves = held.size() > most;
-                if constexpr (drops_unwanted) leaves = leaves || !book_->score.wanted(worth[least]);
-                if (!leaves) break;
-                const std::uint32_t last = held.size() - 1;
-                if constexpr (merges)
-                    book_->score.merge(held, held.token(least), held.key(least), held.value(least),
-                                       held.log_weight(least), book_->plan.sinks, lane.merge_bar);
-                held.remove(least);
-                worth[least] = worth[last];
-            }
+        }
+    }
+    /// Calls leave(row, worth) with the row that is worth least until that returns false. A row that leaves is
+    /// removed; pinned ones are worth more than all others.
+    template <class Rows, class Leave>
+    void each_least(const Rows& held, std::uint32_t token, Leave&& leave) noexcept {
+        const std::span<float> worth = book_->memory.worth;
+        for (std::uint32_t i = 0; i < held.size(); ++i) {
+            const std::uint32_t t = held.token(i);
+            const bool pinned = t < book_->plan.sinks || t + std::uint64_t{book_->plan.window} > token;
+            worth[i] = pinned ? std::numeric_limits<float>::infinity()
+                              : book_->score.worth(held_entry{held.score(i), t, token}, held.record(i));
+        }
+        while (held.size() > 0) {
+            std::uint32_t least = 0;
+            for (std::uint32_t i = 1; i < held.size(); ++i)
+                if (worth[i] < worth[least] ||
+                    (!(worth[least] < worth[i]) && held.token(i) > held.token(least)))
+                    least = i;
+            const std::uint32_t last = held.size() - 1;
+            if (!leave(least, worth[least])) break;
+            worth[least] = worth[last];
         }
     }
 

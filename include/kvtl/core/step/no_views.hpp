@@ -13,6 +13,7 @@ template <class Types> [[nodiscard]] consteval const char* why_no_views() {
         if (Types::reads_mass) return "it evicts by attention mass, which only attend() sees";
         if (Types::position::moves) return "its keys change their positions";
         if (Types::retention::merges) return "its entries carry weights";
+        if (Types::demotes) return "its entries are in two codecs";
         if (Types::score::per_query_head) return "every query head keeps entries of its own";
     } else if constexpr (Types::retrieves) {
         if (Types::weighted) return "its entries carry weights";

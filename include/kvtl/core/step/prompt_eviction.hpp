@@ -11,7 +11,7 @@
 #include <kvtl/simd/topk.hpp>
 
 #include <cmath>
-#include <utility>
+#include <functional>
 
 namespace kvtl { inline namespace v0 {
 
@@ -59,6 +59,7 @@ template <class Types> class prompt_eviction {
             gather(lane, i, in, before, tokens);
             attend(i, in, before, tokens, out);
             score_chunk(lane, i, in, before, tokens);
+            measure_queries(lane, i, in, before, tokens);
             const rows held = book_->open(lane);
             for (std::uint32_t t = before; t < total; ++t) put(held, t, t);
             const std::span<const float> scores = book_->board(i, total);
@@ -81,7 +82,8 @@ template <class Types> class prompt_eviction {
         const std::uint32_t sinks = std::min(total, book_->plan.sinks),
                             window = std::min(total - sinks, book_->plan.window), n = total - sinks - window;
         const std::uint32_t allowed = std::min(n, book_->budget.provisional(layer, n));
-        const std::uint32_t want = count * blocks_for(sinks + window + allowed);
+        const std::uint32_t want =
+            count * (blocks_for(sinks + window + allowed) + (Types::demotes ? 2U : 0U));
         if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
             return s;
 
@@ -94,6 +96,8 @@ template <class Types> class prompt_eviction {
             const phase_clock::span timed(book_->clock, &phase_times::evict);
             load_scores(lanes[i], i, before, tokens);
             score_lane(lanes[i], i, layer, in, before, tokens, notes);
+            measure_queries(lanes[i], i, in, before, tokens);
+            balance_keys(lanes[i], total);
         }
         const phase_clock::span timed(book_->clock, &phase_times::evict);
         if constexpr (score::decides_together) average_board(count, total);
@@ -175,6 +179,32 @@ template <class Types> class prompt_eviction {
             for_each_observed(p, [&](std::uint32_t, std::uint32_t, std::span<const float> probability) {
                 simd::axpy(share, probability.data(), sum.data(), probability.size());
             });
+        }
+    }
+    /// Where key channels are balanced: the largest magnitude of each channel of the prompt's queries so far.
+    void measure_queries(const kept_lane& lane, std::uint32_t i, const layer_input& in, std::uint32_t before,
+                         std::uint32_t tokens) noexcept {
+        if constexpr (Types::balances_channels) {
+            const std::span<float> most = book_->balance_of(lane);
+            if (before == 0) std::fill(most.begin(), most.end(), 0.0F);
+            for (std::uint32_t t = 0; t < tokens; ++t) {
+                const float* q = book_->query(in, t, i);
+                for (std::size_t at = 0; at < book_->plan.lane_group * most.size(); ++at)
+                    most[at % most.size()] = std::max(most[at % most.size()], std::fabs(q[at]));
+            }
+        }
+    }
+    /// The factors of a lane's channels, from the work area's keys and what measure_queries() left.
+    void balance_keys(const kept_lane& lane, std::uint32_t total) noexcept {
+        if constexpr (Types::balances_channels) {
+            const std::span<float> factor = book_->balance_of(lane);
+            const rows_view<E> keys = work_keys(total);
+            for (std::size_t d = 0; d < factor.size(); ++d) {
+                float most = 0;
+                for (std::size_t t = 0; t < keys.count; ++t)
+                    most = std::max(most, std::fabs(to_float(keys.row(t)[d])));
+                factor[d] = factor[d] > 0.0F && most > 0.0F ? std::sqrt(factor[d] / most) : 1.0F;
+            }
         }
     }
     [[nodiscard]] prompt_lane<E> lane_view(std::uint32_t layer, std::uint32_t i,
@@ -292,13 +322,15 @@ template <class Types> class prompt_eviction {
             std::copy(first.begin(), first.end(), book_->board(i, tokens).begin());
     }
 
-    /// From the work area: the pinned rows and the `allowed` best of the others. Late budgets need these in
-    /// score order behind the pinned ones; otherwise tokens stay in order.
-    /// Returns how many of these there are.
+    /// From the work area: the pinned rows and the best of the others that fit into `allowed` rows. Late budgets
+    /// need these in score order behind the pinned ones; otherwise tokens stay in order.
+    /// Returns how many rows these take.
     std::uint32_t keep_best(kept_lane& lane, std::span<const float> scores, std::uint32_t sinks,
                             std::uint32_t window, std::uint32_t allowed) noexcept {
         const auto total = static_cast<std::uint32_t>(scores.size());
-        std::span<std::uint32_t> best = book_->memory.order.first(allowed);
+        const auto parts = book_->plan.demotion.divide(sinks + window + allowed, total, sinks + window);
+        const std::uint32_t full = parts.full - sinks - window;
+        std::span<std::uint32_t> best = book_->memory.order.first(full + parts.demoted);
         const float* rank = scores.data();
         if constexpr (ages) {
             for (std::uint32_t t = 0; t < total; ++t)
@@ -306,12 +338,15 @@ template <class Types> class prompt_eviction {
             rank = book_->memory.rank.data();
         }
         static_cast<void>(
-            simd::top_k(rank + sinks, total - sinks - window, allowed, best.data(), book_->memory.ranking));
+            simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(), book_->memory.ranking));
         if constexpr (drops_unwanted)
             while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
                 best = best.first(best.size() - 1);
+        const auto rest = best.subspan(std::min<std::size_t>(full, best.size()));
+        best = best.first(best.size() - rest.size());
         if constexpr (!Types::budget::late) std::sort(best.begin(), best.end());
         book_->pool.release(lane.rows);
+        book_->pool.release(lane.demoted);
         book_->pool.release(lane.queries);
         lane.waiting = 0;
         const rows held = book_->open(lane);
@@ -323,7 +358,18 @@ template <class Types> class prompt_eviction {
         if constexpr (Types::budget::late)
             for (const std::uint32_t t : best) add(sinks + t);
         if constexpr (merges) merge_losers(lane, held, best, sinks, total - window);
-        return static_cast<std::uint32_t>(best.size());
+        if constexpr (Types::demotes) {
+            const auto demoted = book_->open_demoted(lane);
+            for (const std::uint32_t t : rest) {
+                const std::size_t at = std::size_t{sinks + t} * book_->plan.dim;
+                const std::uint32_t i = book_->push_demoted(
+                    lane, demoted, sinks + t, &book_->memory.work_k[at], &book_->memory.work_v[at]);
+                demoted.score(i) = scores[sinks + t];
+                if constexpr (requires { record::arrived(t); }) demoted.record(i) = record::arrived(sinks + t);
+            }
+        }
+        return static_cast<std::uint32_t>(best.size()) +
+               book_->plan.demotion.cost(static_cast<std::uint32_t>(rest.size()));
     }
     /// What was not kept goes into what was, in token order.
     void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept, std::uint32_t begin,
@@ -343,8 +389,21 @@ template <class Types> class prompt_eviction {
         }
     }
 
-    /// Keeps the first `n` rows; with merging, the others go into these.
-    void cut_back(kept_lane& lane, const rows& held, std::uint32_t n) noexcept {
+    /// Keeps the first `n` rows; with merging, the others go into these. Where entries are demoted: those that fit
+    /// into the memory of n rows. The first `pinned` rows are those that do not compete.
+    void cut_back(kept_lane& lane, const rows& held, std::uint32_t n, std::uint32_t pinned) noexcept {
+        if constexpr (Types::demotes && Types::budget::late) {
+            const auto demoted = book_->open_demoted(lane);
+            const std::uint32_t all = book::entries(lane);
+            const auto parts =
+                book_->plan.demotion.divide(n, all, pinned);
+            const std::uint32_t gone = all - parts.full - parts.demoted,
+                                earlier = std::min(gone, demoted.size());
+            drop_least(demoted, earlier, lane.tokens);
+            held.truncate(held.size() - (gone - earlier)); // rows are in score order
+            while (held.size() > parts.full) book_->demote(lane, held, demoted, held.size() - 1);
+            return;
+        }
         if constexpr (merges && Types::budget::late) {
             const std::uint32_t had = held.size();
             lane.rows.rows = std::min(n, had); // what leaves must not go into what leaves as well
@@ -356,7 +415,27 @@ template <class Types> class prompt_eviction {
         held.truncate(n);
     }
 
-    /// A late budget's view of a sequence.
+    /// What an entry of a prompt of `tokens` tokens is worth when budgets are settled.
+    template <class Rows>
+    [[nodiscard]] static float settled_worth(const book& shard, const Rows& held, std::uint32_t i,
+                                             std::uint32_t tokens) noexcept {
+        if constexpr (ages)
+            return shard.score.worth(held_entry{held.score(i), held.token(i), tokens - 1}, record{});
+        else
+            return held.score(i);
+    }
+    /// The n rows that are worth least go, among equals the latest.
+    template <class Rows> void drop_least(const Rows& held, std::uint32_t n, std::uint32_t tokens) noexcept {
+        if (n == 0) return;
+        const std::span<float> worth = book_->board(0, held.size()); // of no use any more
+        for (std::uint32_t i = 0; i < held.size(); ++i) worth[i] = -settled_worth(*book_, held, i, tokens);
+        const std::span<std::uint32_t> least = book_->memory.order.first(n);
+        static_cast<void>(simd::top_k(worth.data(), held.size(), n, least.data(), book_->memory.ranking));
+        std::sort(least.begin(), least.end(), std::greater<>());
+        for (const std::uint32_t i : least) held.remove(i);
+    }
+
+    /// A late budget's view of a sequence. Where entries are demoted it shows those that are not.
     struct score_board_view {
         book* shard;
         std::uint32_t slot;
@@ -373,11 +452,7 @@ template <class Types> class prompt_eviction {
             kept_lane& lane = shard->lanes_of(slot, layer)[head];
             const rows held = shard->open(lane);
             for (std::uint32_t i = ledger().pinned; i < held.size(); ++i)
-                if constexpr (ages)
-                    f(shard->score.worth(held_entry{held.score(i), held.token(i), lane.tokens - 1},
-                                         record{}));
-                else
-                    f(std::as_const(held.score(i)));
+                f(settled_worth(*shard, held, i, lane.tokens));
         }
         [[nodiscard]] const sequence_budget& ledger() const noexcept {
             return shard->sequence_budget_of(slot);
@@ -394,11 +469,11 @@ template <class Types> class prompt_eviction {
                 kept_lane& lane = book_->lanes_of(slot, l)[i];
                 const rows held = book_->open(lane);
                 std::uint32_t& mine = keep[std::size_t{l} * count + i];
-                mine = std::min(mine, held.size() - pinned);
-                cut_back(lane, held, pinned + mine);
+                mine = std::min(mine, book_->cost(lane) - pinned);
+                cut_back(lane, held, pinned + mine, pinned);
                 // A prompt below budget leaves room for decode to fill.
                 const bool all = drops_unwanted || mine == book_->sequence_budget_of(slot).competing;
-                lane.limit = all ? std::max(book_->plan.keep, held.size())
+                lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))
                                  : mine + book_->plan.sinks + book_->plan.window;
             }
         book_->recount(slot);

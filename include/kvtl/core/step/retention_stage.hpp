@@ -44,6 +44,12 @@ template <class Types> class retention_stage {
         book_.position = typename Types::position_state(c.position, p.dim, m.position);
         book_.codec = row_codec_of<Types>(c.compressor, p.dim);
         book_.pool = pool_type(blocks, m.links, p.record);
+        if constexpr (Types::demotes) {
+            book_.demoted_codec = demoted_codec_of<Types>(p.dim);
+            book_.demoted_format =
+                pool_type::format_within(book_.demoted_codec.bytes(), book_.pool.block_bytes());
+        }
+        std::fill(m.balance.begin(), m.balance.end(), 1.0F);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
         decode_ = decode_eviction<Types>(book_);
@@ -180,10 +186,11 @@ template <class Types> class retention_stage {
         for (kept_lane& lane : book_.lanes_of(slot, layer)) {
             if (lane.prompt_open)
                 return status::failure(errc::invalid_argument, "%s: the prompt is not complete", asked.call);
-            const kept held = book_.open(lane);
             std::uint32_t found = 0;
-            for (std::uint32_t i = 0; i < held.size(); ++i)
-                found += held.token(i) + std::uint64_t{n} >= lane.tokens ? 1U : 0U;
+            book_.each_chain(lane, [&](const auto& held, std::uint32_t) {
+                for (std::uint32_t i = 0; i < held.size(); ++i)
+                    found += held.token(i) + std::uint64_t{n} >= lane.tokens ? 1U : 0U;
+            });
             if (n > lane.tokens || found < n)
                 return status::failure(
                     errc::out_of_range, "%s: %s is %zu; of the last %u tokens of %u only %u are still held",
@@ -194,10 +201,11 @@ template <class Types> class retention_stage {
     /// What was dropped in favour of the tokens that go now stays dropped.
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
         for (kept_lane& lane : book_.lanes_of(slot, layer)) {
-            const kept held = book_.open(lane);
             lane.tokens -= n;
-            for (std::uint32_t i = held.size(); i-- > 0;)
-                if (held.token(i) >= lane.tokens) held.remove(i);
+            book_.each_chain(lane, [&](const auto& held, std::uint32_t) {
+                for (std::uint32_t i = held.size(); i-- > 0;)
+                    if (held.token(i) >= lane.tokens) held.remove(i);
+            });
         }
         book_.recount(slot);
         if (tokens(slot, layer) != 0) return;
@@ -215,9 +223,14 @@ template <class Types> class retention_stage {
         const std::uint32_t had = book::count_blocks(lanes);
         for (kept_lane& lane : lanes) {
             book_.pool.release(lane.rows);
+            book_.pool.release(lane.demoted);
             book_.pool.release(lane.queries);
             lane = {};
             lane.limit = book_.plan.keep;
+            if constexpr (Types::balances_channels) {
+                const std::span<float> factor = book_.balance_of(lane);
+                std::fill(factor.begin(), factor.end(), 1.0F);
+            }
         }
         book_.recount(slot, lanes, had);
     }
@@ -241,8 +254,10 @@ template <class Types> class retention_stage {
         if (lanes.empty()) return {};
         if (status s = book_.reserve(to, book::count_blocks(parents), "fork", book::rows_for::chunk); !s)
             return s;
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             while (lanes[i].rows.blocks < parents[i].rows.blocks) book_.pool.extend(lanes[i].rows);
+            while (lanes[i].demoted.blocks < parents[i].demoted.blocks) book_.pool.extend(lanes[i].demoted);
+        }
         book_.recount(to, lanes, 0);
         return {};
     }
@@ -250,10 +265,14 @@ template <class Types> class retention_stage {
     void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            block_chain rows = lanes[i].rows;
+            block_chain rows = lanes[i].rows, demoted = lanes[i].demoted;
             book_.pool.copy(parents[i].rows, rows);
+            book_.pool.copy(parents[i].demoted, demoted);
             lanes[i] = parents[i];
-            lanes[i].rows = rows;
+            lanes[i].rows = rows, lanes[i].demoted = demoted;
+            if constexpr (Types::balances_channels)
+                std::copy_n(book_.balance_of(parents[i]).begin(), book_.plan.dim,
+                            book_.balance_of(lanes[i]).begin());
         }
     }
 
@@ -264,22 +283,23 @@ template <class Types> class retention_stage {
     /// Of all heads of a layer.
     [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) const noexcept {
         std::size_t entries = 0;
-        for (const kept_lane& lane : book_.lanes_of(slot, layer)) entries += lane.rows.rows;
+        for (const kept_lane& lane : book_.lanes_of(slot, layer)) entries += book::entries(lane);
         return entries;
     }
     [[nodiscard]] const statistics& counted() const noexcept { return book_.stats; }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = book_.stats;
         s.resident_bytes_peak = std::uint64_t{book_.pool.used_peak()} * book_.pool.block_bytes();
-        for (const kept_lane& lane : book_.memory.lanes) s.kept_entries += lane.rows.rows;
-        s.kept_bytes = s.kept_entries * book_.plan.record.entry();
+        for (const kept_lane& lane : book_.memory.lanes) {
+            s.kept_entries += book::entries(lane);
+            s.kept_bytes += book_.record_bytes_of(lane);
+        }
         return s;
     }
     /// Adds what a layer holds now.
     void add_held(statistics& s, std::uint32_t slot, std::uint32_t layer) const noexcept {
-        const std::uint64_t entries = kept_entries(slot, layer);
-        s.kept_entries += entries;
-        s.kept_bytes += entries * book_.plan.record.entry();
+        s.kept_entries += kept_entries(slot, layer);
+        for (const kept_lane& lane : book_.lanes_of(slot, layer)) s.kept_bytes += book_.record_bytes_of(lane);
     }
 
     // ---------------------------------------------------------------------------------------- for tests
@@ -287,6 +307,7 @@ template <class Types> class retention_stage {
         return book_.lanes_of(slot, layer);
     }
     [[nodiscard]] kept open(kept_lane& lane) noexcept { return book_.open(lane); }
+    [[nodiscard]] auto open_demoted(kept_lane& lane) noexcept { return book_.open_demoted(lane); }
     [[nodiscard]] const pool_type& pool() const noexcept { return book_.pool; }
     [[nodiscard]] const retention_plan& plan() const noexcept { return book_.plan; }
 
@@ -299,20 +320,30 @@ template <class Types> class retention_stage {
         io.count(lane.tokens, book_.plan.max_tokens, "tokens");
         io.value(lane.limit);
         io.value(lane.merge_bar);
-        std::uint32_t rows = lane.rows.rows;
+        if constexpr (Types::balances_channels) io.array(book_.balance_of(lane).data(), book_.plan.dim);
+        chain_parts(io, slot, lane, lane.rows, rows_per_block, [&] { return book_.open(lane); });
+        if constexpr (Types::demotes)
+            chain_parts(io, slot, lane, lane.demoted, book_.demoted_format.rows,
+                        [&] { return book_.open_demoted(lane); });
+    }
+    template <class Open>
+    void chain_parts(part_stream& io, std::uint32_t slot, kept_lane& lane, const block_chain& chain,
+                     std::uint32_t per_block, Open&& open) noexcept {
+        std::uint32_t rows = chain.rows;
         io.count(rows, book_.plan.most_rows, "rows of a lane");
         if (io.loads() && rows > 0) {
-            if (status s = book_.reserve(slot, blocks_for(rows), io.call(), book::rows_for::chunk); !s)
+            if (status s = book_.reserve(slot, blocks_for(rows, per_block), io.call(), book::rows_for::chunk);
+                !s)
                 return io.fail(std::move(s));
             const std::uint32_t before = book::count_blocks({&lane, 1});
-            const kept held = book_.open(lane);
+            const auto held = open();
             while (held.size() < rows) held.push(0);
             book_.recount(slot, {&lane, 1}, before);
         }
-        const kept held = book_.open(lane);
+        const auto held = open();
         for (std::uint32_t i = 0; i < rows; ++i) {
-            io.bytes(held.key_record(i), book_.pool.most().key);
-            io.bytes(held.value_record(i), book_.pool.most().value);
+            io.bytes(held.key_record(i), held.format().most.key);
+            io.bytes(held.value_record(i), held.format().most.value);
             io.value(held.token(i));
         }
         for (std::uint32_t i = 0; i < rows; ++i) { // which may change at every step

@@ -19,12 +19,15 @@ template <class Types> struct eviction_state {
     using record = typename score_policy::record;
     using pool_type = row_pool<E, record>;
     using rows = kept_rows<pool_type>;
+    using demoted_rows = kept_rows<pool_type, 0>;
 
     retention_plan plan{};
     std::uint32_t index = 0; ///< of the shard
     retention_memory<Types> memory{};
     pool_type pool;
     typename Types::row_codec codec{};
+    typename Types::demoted_codec demoted_codec{};
+    row_format demoted_format{};
     typename Types::score_state score{};
     typename Types::budget_state budget{};
     typename Types::position_state position{};
@@ -48,6 +51,27 @@ template <class Types> struct eviction_state {
         return memory.lanes.subspan(first, lane_count());
     }
     [[nodiscard]] rows open(kept_lane& lane) noexcept { return {pool, lane.rows, memory.table}; }
+    [[nodiscard]] demoted_rows open_demoted(kept_lane& lane) noexcept {
+        return {pool, lane.demoted, memory.demoted_table, demoted_format};
+    }
+    /// f(rows, first entry) for the chains of a lane that the retention has.
+    template <class F> void each_chain(kept_lane& lane, F&& f) noexcept {
+        f(open(lane), 0U);
+        if constexpr (Types::demotes) f(open_demoted(lane), lane.rows.rows);
+    }
+    /// Entries of a lane in all chains.
+    [[nodiscard]] static std::uint32_t entries(const kept_lane& lane) noexcept {
+        return lane.rows.rows + lane.demoted.rows;
+    }
+    /// Rows of the first chain whose memory the entries of a lane take.
+    [[nodiscard]] std::uint32_t cost(const kept_lane& lane) const noexcept {
+        return lane.rows.rows + plan.demotion.cost(lane.demoted.rows);
+    }
+    /// Bytes of the records of a lane.
+    [[nodiscard]] std::uint64_t record_bytes_of(const kept_lane& lane) const noexcept {
+        return std::uint64_t{lane.rows.rows} * plan.record.entry() +
+               std::uint64_t{lane.demoted.rows} * demoted_format.most.entry();
+    }
     [[nodiscard]] std::uint32_t lane_count() const noexcept {
         return plan.division.lanes_of(plan.kv_heads, index) * plan.lanes_per_head;
     }
@@ -91,6 +115,44 @@ template <class Types> struct eviction_state {
         static_cast<void>(codec.encode_key(k, 0, held.key_record(i)));
         static_cast<void>(codec.encode_value(v, held.value_record(i)));
     }
+    /// Adds a demoted row for the entry with key k and value v, (D) each. k is scratch afterwards.
+    std::uint32_t push_demoted(kept_lane& lane, const demoted_rows& to, std::uint32_t token, E* k,
+                               const E* v) const noexcept requires(Types::demotes) {
+        if constexpr (Types::balances_channels) {
+            const std::span<const float> factor = balance_of(lane);
+            for (std::size_t d = 0; d < factor.size(); ++d) k[d] = from_float<E>(to_float(k[d]) * factor[d]);
+        }
+        const std::uint32_t i = to.push(token);
+        static_cast<void>(demoted_codec.encode_key(k, 0, to.key_record(i)));
+        static_cast<void>(demoted_codec.encode_value(v, to.value_record(i)));
+        return i;
+    }
+    /// Row i of a lane moves on to its demoted rows; the last row takes its place.
+    void demote(kept_lane& lane, const rows& held, const demoted_rows& to,
+                std::uint32_t i) noexcept requires(Types::demotes) {
+        codec.decode_keys({held.key_record(i), 1, plan.record.key}, memory.row_k.data());
+        codec.decode_values({held.value_record(i), 1, plan.record.value}, memory.row_v.data());
+        const std::uint32_t at =
+            push_demoted(lane, to, held.token(i), memory.row_k.data(), memory.row_v.data());
+        to.score(at) = held.score(i);
+        to.record(at) = held.record(i);
+        held.remove(i);
+    }
+    /// (D) what a channel of a lane's keys is multiplied by before it is encoded again. While a prompt is open:
+    /// the largest magnitude of its queries.
+    [[nodiscard]] std::span<float> balance_of(const kept_lane& lane) const noexcept {
+        const auto i = static_cast<std::size_t>(&lane - memory.lanes.data());
+        return memory.balance.subspan(i * plan.dim, plan.dim);
+    }
+    /// The queries of a lane, (lane group, D), for its demoted rows.
+    [[nodiscard]] const float* demoted_query(const kept_lane& lane, const float* q) const noexcept {
+        if constexpr (!Types::balances_channels) return q;
+        const std::span<const float> factor = balance_of(lane);
+        for (std::size_t i = 0; i < std::size_t{plan.lane_group} * plan.dim; ++i)
+            memory.turned[i] = q[i] / factor[i % plan.dim];
+        return memory.turned.data();
+    }
+
     /// What rows are asked for, so that a refusal can say what helps.
     enum class rows_for : std::uint8_t { chunk, decode };
     /// Blocks that `tokens` more entries in each lane of a layer may take.
@@ -98,10 +160,14 @@ template <class Types> struct eviction_state {
                                        std::uint32_t tokens) const noexcept {
         std::uint32_t more = 0;
         for (const kept_lane& lane : lanes_of(slot, layer)) {
-            std::size_t n = std::size_t{lane.rows.rows} + tokens;
+            const std::uint32_t has = cost(lane), held = lane.rows.blocks + lane.demoted.blocks;
+            std::size_t n = std::size_t{has} + tokens;
+            // A chain of demoted rows has a last block of its own, and an entry is in both for a moment.
             if (score_policy::evicts_in_decode)
-                n = std::min<std::size_t>(n, std::max(lane.rows.rows, lane.limit + plan.slack) + 1);
-            more += blocks_for(n) - std::min(blocks_for(n), lane.rows.blocks);
+                n = std::min<std::size_t>(n, std::max(has, lane.limit + plan.slack) +
+                                                 (Types::demotes ? 2U : 1U));
+            const std::uint32_t want = blocks_for(n) + (Types::demotes ? 1U : 0U);
+            more += want - std::min(want, held);
         }
         return more;
     }
@@ -134,17 +200,16 @@ template <class Types> struct eviction_state {
     void recount(std::uint32_t slot) noexcept {
         std::uint32_t blocks = 0;
         for (std::uint32_t l = 0; l < plan.layers; ++l)
-            for (const kept_lane& lane : lanes_of(slot, l)) blocks += lane.rows.blocks + lane.queries.blocks;
+            blocks += count_blocks(lanes_of(slot, l));
         sequence_budget_of(slot).blocks = blocks;
     }
     void recount(std::uint32_t slot, std::span<const kept_lane> lanes, std::uint32_t before) noexcept {
-        std::uint32_t now = 0;
-        for (const kept_lane& lane : lanes) now += lane.rows.blocks + lane.queries.blocks;
-        sequence_budget_of(slot).blocks += now - before;
+        sequence_budget_of(slot).blocks += count_blocks(lanes) - before;
     }
     [[nodiscard]] static std::uint32_t count_blocks(std::span<const kept_lane> lanes) noexcept {
         std::uint32_t n = 0;
-        for (const kept_lane& lane : lanes) n += lane.rows.blocks + lane.queries.blocks;
+        for (const kept_lane& lane : lanes)
+            n += lane.rows.blocks + lane.demoted.blocks + lane.queries.blocks;
         return n;
     }
 

@@ -1,0 +1,50 @@
+// Presets that encode an entry again with fewer bits when it loses its place, instead of dropping it.
+//
+//   mikv  MiKV: what received the most attention, in prompt and decode, stays in f16. The rest has 2 bits, with
+//         key channels balanced by the prompt's queries. The paper's other width is 4 bits:
+//         `using retention = demote<heavy_hitters_after_prompt, int4_group<>, channels::balanced>`.
+//   arkv  ARKV: entries are original, E4M3 or dropped. Layers share the memory by entropy, variance and
+//         kurtosis of their attention. Deviation: the paper gives every layer as many entries, and divides what
+//         is original; here layers divide the memory, and full_share of each is original at least.
+//
+// keep_tokens is the memory of a head, in entries of f16. A sequence that fits stays as it is. One that does not
+// has entries demoted, as few as possible (policies/retain_demote.hpp), and only then dropped.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/budget_cascade.hpp>
+#include <kvtl/policies/compress_byte_row.hpp>
+#include <kvtl/policies/compress_int_group.hpp>
+#include <kvtl/policies/retain_demote.hpp>
+#include <kvtl/policies/retain_heavy_hitters.hpp>
+#include <kvtl/policies/retain_running_moments.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+struct mikv : full {
+    static constexpr std::string_view name = "mikv";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = demote<heavy_hitters_after_prompt, int2_group<>, channels::balanced>;
+};
+
+struct arkv : full {
+    static constexpr std::string_view name = "arkv";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = demote<running_moments, fp8_row<>>;
+    using budget = cascade;
+    static constexpr retention::config retention_config = [] {
+        retention::config c;
+        c.tau_entropy = 7.8F, c.tau_variance = 5.4F, c.tau_kurtosis = 5.5F;
+        return c;
+    }();
+};
+
+} // namespace presets
+
+using mikv = kv_manager<presets::mikv>;
+using arkv = kv_manager<presets::arkv>;
+
+}} // namespace kvtl::v0
