@@ -167,6 +167,23 @@ def precision(data, which):
                    f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", f"{t['needle']['kl']:.5f}", share(t["needle"])] for p, t in by.items()])
 
 
+def demotion(data):
+    """Entries in two forms against entries that are dropped, in the same memory."""
+    by = {}
+    for r in data["demotion"]:
+        by.setdefault((line_of(r), r["keep_tokens"]), {})[kind_of(r["task"])] = r
+    rows = []
+    for (name, keep), t in sorted(by.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
+        needle, text = t.get("needle"), t.get("text")
+        of_layers = needle["kept_entries_by_layer"] if needle else []
+        entries = f"{sum(of_layers) / len(of_layers):.0f}" if of_layers else "all"
+        rows.append([f"`{name}`", "all" if keep is None else str(keep)]
+                    + ([f"{needle['kept_bytes'] / 1024:.0f}", f"{needle['bytes_per_entry']:.0f}", entries,
+                        share(needle), f"{needle['kl']:.3f}"] if needle else ["-"] * 5)
+                    + ([f"{text['kl']:.4f}", f"{text['top1_agreement']:.3f}"] if text else ["-", "-"]))
+    return table(["preset", "keep_tokens", "KiB kept", "bytes/entry", "entries per head", "needle", "KL, needle", "KL, text", "top-1, text"], rows)
+
+
 def whole(data, measure):
     return [r for r in data["whole_caches"] if r["measure"] == measure]
 
@@ -234,6 +251,8 @@ BLOCKS = {
     "precision of chosen entries": lambda d: precision(d, "chosen"),
     "precision of kept entries": lambda d: precision(d, "kept"),
     "precision runs": lambda d: runs(d, "precision"),
+    "demotion": demotion,
+    "demotion runs": lambda d: runs(d, "demotion"),
     "least memory": least_memory,
     "step time": step_time,
     "whole caches runs": lambda d: runs(d, "whole_caches"),

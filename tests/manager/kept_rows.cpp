@@ -1,6 +1,7 @@
 // The manager of presets that drop entries: what it refuses, what it promises, and that nothing else moves.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
+#include <kvtl/presets/demoting.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
@@ -125,6 +126,13 @@ TEST_CASE("open refuses what can never work, and says what would") {
     std::fill_n(votes.begin() + 4, 4, std::uint8_t{0});
     table.retention.votes = votes;
     refuses<compress>(table, errc::invalid_argument, {"no head of layer 1 votes"});
+
+    struct same : kvtl::presets::mikv {
+        using compressor = kvtl::int4_group<>;
+        using retention = kvtl::demote<kvtl::heavy_hitters_after_prompt, kvtl::fp8_row<>>;
+    };
+    refuses<kvtl::kv_manager<same>>(sized<kvtl::kv_manager<same>>(), errc::unsupported,
+                                    {"records have 40 bytes", "more than the 72 of fp8_row"});
 
     using streaming = kvtl::streaming_llm;
     auto s = sized<streaming>();
@@ -266,6 +274,8 @@ TEST_CASE("the least memory that open accepts holds a whole prompt and what it p
     run(static_cast<kvtl::adakv*>(nullptr), 100);
     run(static_cast<kvtl::h2o*>(nullptr), 100);
     run(static_cast<kvtl::lazy_eviction*>(nullptr), 100);
+    run(static_cast<kvtl::mikv*>(nullptr), 100);
+    run(static_cast<kvtl::arkv*>(nullptr), 100);
 }
 
 TEST_CASE("less memory: what is over the promise is refused, says so, and changes nothing") {

@@ -29,7 +29,7 @@ struct arkv : kvtl::presets::arkv {
     using retention = kvtl::demote<kvtl::running_moments, kvtl::int8_row<float>>;
 };
 
-template <class Cache> typename Cache::config sized(std::uint32_t keep, float full_share) {
+template <class Cache> typename Cache::config sized(std::uint32_t keep) {
     typename Cache::config c;
     c.shape = small;
     c.max_tokens = 400;
@@ -37,7 +37,6 @@ template <class Cache> typename Cache::config sized(std::uint32_t keep, float fu
     c.memory_bytes = std::size_t{16} << 20;
     c.keep_tokens = keep;
     c.window_tokens = window;
-    c.retention.full_share = full_share;
     return c;
 }
 
@@ -64,17 +63,15 @@ struct lane_model {
 
     /// Demotes and drops one entry at a time until the memory suffices; `rows` demoted ones take that of 16.
     template <class Demote>
-    void shrink(std::uint32_t limit, float share, std::uint32_t rows, std::uint32_t now, Demote&& encode) {
+    void shrink(std::uint32_t limit, std::uint32_t rows, std::uint32_t now, Demote&& encode) {
         const auto cost = [&] { return full.size() + (16 * demoted.size() + rows - 1) / rows; };
-        const auto least = std::max<std::size_t>(window, static_cast<std::size_t>(
-                                                             static_cast<double>(share) * limit));
         const auto lowest = [&](auto& of) {
             auto found = of.end();
             for (auto i = of.begin(); i != of.end(); ++i)
                 if (i->first + window <= now && (found == of.end() || i->second <= found->second)) found = i;
             return found;
         };
-        while (cost() > limit && full.size() > least) {
+        while (cost() > limit && full.size() > window) {
             const auto leaves = lowest(full);
             demoted[leaves->first] = leaves->second;
             encode(leaves->first);
@@ -95,10 +92,9 @@ TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then 
     using cache_t = kvtl::kv_manager<mikv>;
     const auto codec = kvtl::int2_group<float>::state({}, {1, small.head_dim});
     // Limits under which all entries stay, and under which some of the prompt are dropped at once.
-    for (const auto& [keep, share, chunk] :
-         {std::tuple{60U, 0.25F, 150U}, std::tuple{16U, 0.5F, 47U}, std::tuple{24U, 1.0F, 150U}}) {
+    for (const auto& [keep, chunk] : {std::pair{60U, 150U}, std::pair{16U, 47U}}) {
         CAPTURE(keep);
-        auto cache = open_cache<cache_t>(sized<cache_t>(keep, share));
+        auto cache = open_cache<cache_t>(sized<cache_t>(keep));
         const auto seq = *cache.begin();
         double prompt_error = 0;
         feed_prompt(cache, seq, data, prompt, chunk, {}, &prompt_error);
@@ -139,7 +135,7 @@ TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then 
                 }
                 for (std::size_t d = 0; d < small.head_dim; ++d)
                     balance[{l, h}].push_back(static_cast<float>(std::sqrt(most_q[d] / most_k[d])));
-                lane.shrink(keep, share, rows, prompt - 1, [&](std::uint32_t t) { encode(l, h, t); });
+                lane.shrink(keep, rows, prompt - 1, [&](std::uint32_t t) { encode(l, h, t); });
             }
         std::size_t seen_demoted = 0, seen_dropped = 0;
         oracle::largest_error error;
@@ -190,11 +186,11 @@ TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then 
                         for (std::size_t d = 0; d < small.head_dim; ++d)
                             error.see(static_cast<double>(out[hq * small.head_dim + d]) - expected[d] / sum);
                     }
-                    lane.shrink(keep, share, rows, t, [&](std::uint32_t gone) { encode(l, h, gone); });
+                    lane.shrink(keep, rows, t, [&](std::uint32_t gone) { encode(l, h, gone); });
                 }
             }
         CHECK(error.value() < 1e-4);
-        CHECK((seen_demoted > 0) == (share < 1.0F));
+        CHECK(seen_demoted > 0);
         CHECK((seen_dropped > 0) == (keep < 60));
         // All that attention covered is counted, each entry with the bytes of its record.
         const auto& plan = kvtl::shard_access::of(cache, 0).kept().plan();
@@ -212,7 +208,7 @@ TEST_CASE("a sequence that fits has no demoted entry and equals dense attention;
     const drift data(small, 400, 32);
     const auto run = [&]<class Preset>(Preset*) {
         using cache_t = kvtl::kv_manager<Preset>;
-        auto dense = open_cache<cache_t>(sized<cache_t>(300, 0.25F));
+        auto dense = open_cache<cache_t>(sized<cache_t>(300));
         const auto seq = *dense.begin();
         feed_prompt(dense, seq, data, prompt, 60);
         for (std::uint32_t t = prompt; t < prompt + 10; ++t)
@@ -220,7 +216,7 @@ TEST_CASE("a sequence that fits has no demoted entry and equals dense attention;
         CHECK(kept(dense, seq, 1, 1).size() == prompt + 10);
         CHECK(demoted(dense, seq, 1, 1).empty());
 
-        auto c = sized<cache_t>(50, 0.25F);
+        auto c = sized<cache_t>(50);
         c.window_tokens = 4;
         c.memory_bytes = least_memory<cache_t>(c);
         auto cache = open_cache<cache_t>(c);
@@ -247,7 +243,7 @@ TEST_CASE("arkv: layers divide the memory by entropy, variance and kurtosis; the
     const kvtl::shape model{4, 4, 2, 32};
     const drift data(model, 400, 33);
     using cache_t = kvtl::kv_manager<arkv>;
-    auto c = sized<cache_t>(40, 0.25F);
+    auto c = sized<cache_t>(40);
     c.shape = model;
     const double taus[3] = {7.8, 5.4, 5.5}, observed = window;
     c.retention.tau_entropy = 7.8F, c.retention.tau_variance = 5.4F, c.retention.tau_kurtosis = 5.5F;
@@ -302,7 +298,7 @@ TEST_CASE("arkv: layers divide the memory by entropy, variance and kurtosis; the
             for (std::size_t h = 0; h < 2; ++h) {
                 lane_model lane;
                 for (std::uint32_t t = 0; t < prompt; ++t) lane.full[t] = scores[2 * l + h][t];
-                lane.shrink(budget[l] + window, 0.25F, plan.demotion.per_block, prompt - 1,
+                lane.shrink(budget[l] + window, plan.demotion.per_block, prompt - 1,
                             [](std::uint32_t) {});
                 CAPTURE(l);
                 CHECK(demoted(cache, seq, l, h) == tokens_of(lane.demoted));

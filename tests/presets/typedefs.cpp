@@ -4,6 +4,7 @@
 #include <kvtl/presets/best.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/composed.hpp>
+#include <kvtl/presets/demoting.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/engine_decides.hpp>
@@ -122,6 +123,8 @@ constexpr named typedefs[] = {
     TYPEDEF(dynamickv),
     TYPEDEF(dynamickv_qhead),
     TYPEDEF(cake),
+    TYPEDEF(mikv),
+    TYPEDEF(arkv),
     TYPEDEF(adakv),
     TYPEDEF(compress_kv),
     TYPEDEF(duo_attention),

@@ -4,9 +4,8 @@
 // What:   a lane has two chains of rows. Entries start in the first, as records of the preset's compressor.
 //         The budget of a lane is memory: the limit is a number of rows of the first chain, and R rows of the
 //         second chain take the memory of 16. While entries exceed the limit, the lowest by `Score` move on to
-//         the second chain, as few as possible. `full_share` of the limit stays in the first chain. Beyond that
-//         the lowest entries of the second chain are dropped. No entry returns to the first chain.
-//         Sinks and window stay in the first chain. Attention covers both chains in one softmax, and scores
+//         the second chain, as few as possible. Sinks and window stay in the first chain. When all others are in
+//         the second, its lowest entries are dropped. No entry returns to the first chain. Attention covers both chains in one softmax, and scores
 //         that read attention mass get it for both.
 //         With `channels::balanced`, key channel d is stored as k_d b_d and multiplied by q_d / b_d, where
 //         b_d = sqrt(max |q_d| / max |k_d|) over the prompt and the queries of the lane. So an outlier channel
@@ -14,7 +13,8 @@
 // Cost:   one encoding per demoted entry; R is 82 for 2 bits and 28 for E4M3 beside f16 at D = 64. Balanced:
 //         D floats per lane, a pass over the prompt's queries and keys, and a division of the query per step.
 // Source: MiKV (Yang et al. 2024, "No Token Left Behind", section 3), with its channel balancer; ARKV (2026).
-//         Deviation: both papers fix the number of entries in each form.
+//         Deviation: both papers fix the number of entries in each form. A part of the limit that stays in the
+//         first chain drops more entries, and finds fewer needles (bench/DEAD_ENDS.md).
 // Limits: entries stay in rows in memory and keep their positions. Scores that evict while a prompt comes in
 //         do not apply. Codec: a codec of single entries with the settings of its default config.
 // SPDX-License-Identifier: MIT
@@ -44,19 +44,7 @@ template <class Score, class Codec, channels Channels = channels::plain> struct 
     static constexpr feedback reads_mass = feedback_of<Score>();
     using score = Score;
     using codec = Codec;
-    struct config : Score::config {
-        float full_share = 0.25F; ///< part of a lane's limit that stays in the first chain, 0 to 1
-        template <class Visit> void fields(Visit&& visit) {
-            Score::config::fields(visit);
-            visit("full_share", full_share);
-        }
-    };
-    [[nodiscard]] static status check(const config& c) noexcept {
-        if (!(c.full_share >= 0.0F && c.full_share <= 1.0F))
-            return status::failure(errc::invalid_argument, "retention.full_share is %g; valid: 0 to 1",
-                                   static_cast<double>(c.full_share));
-        return {};
-    }
+    using config = typename Score::config;
 };
 
 }} // namespace kvtl::v0

@@ -5,7 +5,7 @@
 //         `using retention = demote<heavy_hitters_after_prompt, int4_group<>, channels::balanced>`.
 //   arkv  ARKV: entries are original, E4M3 or dropped. Layers share the memory by entropy, variance and
 //         kurtosis of their attention. Deviation: the paper gives every layer as many entries, and divides what
-//         is original; here layers divide the memory, and full_share of each is original at least.
+//         is original; here layers divide the memory, and each has as many originals as fit.
 //
 // keep_tokens is the memory of a head, in entries of f16. A sequence that fits stays as it is. One that does not
 // has entries demoted, as few as possible (policies/retain_demote.hpp), and only then dropped.

@@ -3,7 +3,7 @@
 // A policy declares `drops`. A policy that drops nothing has only a name (keep_all). One that drops names its
 // `score`, the score's `config`, and `merges` (dropped entries are merged into kept ones): drop<Score> and
 // merge_into<Score, Rule>. One that also names a `codec` encodes entries again before it drops them:
-// demote<Score, Codec>. It has `balances_channels`, check(config) and config.full_share.
+// demote<Score, Codec>. It says whether it `balances_channels`.
 //
 // What:   a score policy ranks entries. The shard keeps the best ones, with ties to the earlier token, and
 //         never drops pinned ones (sinks and window). The source of a score is the entry itself when it
@@ -258,12 +258,9 @@ concept retention_drops = requires {
 };
 /// Entries over budget are encoded again by a second codec.
 template <class P>
-concept retention_demotes = retention_drops<P> && requires(const typename P::config& c) {
+concept retention_demotes = retention_drops<P> && requires {
     typename P::codec::state;
     { P::balances_channels } -> std::convertible_to<bool>;
-    { c.full_share } -> std::convertible_to<float>;
-    { P::check(c) }
-    noexcept->std::same_as<status>;
 };
 template <class P>
 concept retention_names_score = !retention_drops<P> || requires {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/retention_plan.hpp>
+#include <kvtl/presets/demoting.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
 #include <kvtl/presets/streaming.hpp>
@@ -23,6 +24,7 @@ kvtl::retention_plan plan() {
     p.lane_group = 4, p.shard_lanes = 2, p.shard_sequences = 2;
     p.sinks = 4, p.window = 16, p.keep = 50, p.slack = 3;
     p.max_tokens = 300, p.prefill_tokens = 200, p.most_rows = 205, p.blocks = 90;
+    p.demotion = {80};
     return p;
 }
 
@@ -69,7 +71,7 @@ template <class Preset> auto check() {
     r.add(m.board), r.add(m.value_sizes), r.add(m.logits), r.add(m.rank), r.add(m.spare), r.add(m.observed);
     r.add(m.causal), r.add(m.order), r.add(m.table), r.add(m.ranking), r.add(m.partial), r.add(m.attend);
     r.add(m.turned), r.add(m.mass), r.add(m.worth), r.add(m.arrival), r.add(m.query), r.add(m.arrived);
-    r.add(m.runs);
+    r.add(m.runs), r.add(m.balance), r.add(m.demoted_table);
     r.check_apart(block);
     CHECK(m.lanes.size() == 2 * 3 * 2);
     CHECK(m.board.size() == 2 * 200); // the scores of all lanes of a layer
@@ -84,6 +86,7 @@ TEST_CASE("what is counted is what is laid out, piece beside piece") {
     check<kvtl::presets::dynamickv>();
     check<kvtl::presets::layer_defensivekv>();
     check<kvtl::presets::h2o>();
+    check<kvtl::presets::mikv>();
 }
 
 TEST_CASE("every kind of score has the scratch that it reads, and no more") {
@@ -105,6 +108,42 @@ TEST_CASE("every kind of score has the scratch that it reads, and no more") {
     CHECK(recent.runs.size() == 205);
     CHECK(worst.turned.empty());
     CHECK(worst.runs.empty());
+    const auto demoting = check<kvtl::presets::mikv>(); // a factor per channel of each lane
+    CHECK(demoting.balance.size() == 2 * 3 * 2 * 24);
+    CHECK(demoting.turned.size() == 4 * 24);
+    CHECK(demoting.demoted_table.size() == 4); // 205 rows, 80 of a block
+    CHECK(heavy.balance.empty());
+    CHECK(heavy.demoted_table.empty());
+}
+
+TEST_CASE("demotion: as many entries as they are as the limit allows, found by taking away one at a time") {
+    std::size_t demoted = 0, dropped = 0;
+    for (const std::uint32_t rows : {17U, 28U, 82U})
+        for (std::uint32_t limit = 1; limit <= 40; ++limit)
+            for (std::uint32_t n = 0; n <= 220; n += 7)
+                for (const std::uint32_t pinned : {0U, limit / 2, limit}) {
+                    if (pinned > n) continue;
+                    const kvtl::demotion_plan plan{rows};
+                    const auto cost = [&](std::uint32_t full, std::uint32_t rest) {
+                        return full + (16 * rest + rows - 1) / rows;
+                    };
+                    std::uint32_t full = n, rest = 0;
+                    while (cost(full, rest) > limit && full > pinned) --full, ++rest;
+                    while (cost(full, rest) > limit && rest > 0) --rest;
+                    const auto got = plan.divide(limit, n, pinned);
+                    if (got.full != full || got.demoted != rest) {
+                        CAPTURE(limit);
+                        CAPTURE(n);
+                        CHECK(got.full == full);
+                        CHECK(got.demoted == rest);
+                    }
+                    demoted += rest, dropped += n - full - rest;
+                }
+    CHECK(demoted > 0);
+    CHECK(dropped > 0);
+    const auto none = kvtl::demotion_plan{}.divide(10, 30, 4);
+    CHECK(none.full == 10);
+    CHECK(none.demoted == 0);
 }
 
 } // namespace core_plan_retention_plan_test

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <vector>
 
 namespace core_store_row_pool_test {
@@ -94,6 +95,58 @@ TEST_CASE_TEMPLATE("lanes hold what was put there, and free blocks are counted",
     CHECK(equal);
     CHECK(counted);
     CHECK(pool.used_peak() == blocks);
+}
+
+TEST_CASE("smaller records share the pool: a block has as many as fit, and each chain keeps its rows") {
+    using pool_t = kvtl::row_pool<float, remembered>;
+    constexpr kvtl::record_bytes most{dim * sizeof(float), dim * sizeof(float)}, small{12, 8};
+    const std::size_t block = pool_t::block_bytes(most);
+    const kvtl::row_format format = pool_t::format_within(small, block);
+    CHECK(format.rows > kvtl::rows_per_block);
+    CHECK(format.bytes <= block);
+    CHECK(pool_t::format_within(most, block).rows == kvtl::rows_per_block);
+    // Another row's records, token, score, log-weight and what is remembered would not fit.
+    CHECK((format.rows + 1) * (small.entry() + 12 + sizeof(remembered)) + 64 > block);
+    std::vector<std::byte> memory(8 * block + 64);
+    auto* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+    std::vector<std::uint32_t> links(8), one(8), two(8);
+    pool_t pool(std::span(aligned, 8 * block), links, most);
+    kvtl::block_chain large, little;
+    const kvtl::kept_rows rows(pool, large, one);
+    const kvtl::kept_rows<pool_t, 0> demoted(pool, little, two, format);
+    const auto fill = [](const auto& of, std::uint32_t i, std::uint32_t x) {
+        std::memset(of.key_record(i), static_cast<int>(x % 251), of.format().most.key);
+        std::memset(of.value_record(i), static_cast<int>(x % 241), of.format().most.value);
+        of.score(i) = static_cast<float>(x);
+        of.record(i) = {x, 3.0F};
+    };
+    const auto is = [](const auto& of, std::uint32_t i, std::uint32_t x) {
+        const auto byte = [](const std::byte* b) { return static_cast<std::uint32_t>(*b); };
+        return of.token(i) == x && of.score(i) == static_cast<float>(x) && of.record(i).a == x &&
+               byte(of.key_record(i)) == x % 251 && byte(of.key_record(i) + of.format().most.key - 1) == x % 251 &&
+               byte(of.value_record(i) + of.format().most.value - 1) == x % 241;
+    };
+    for (std::uint32_t x = 0; x < 40; ++x) {
+        fill(rows, rows.push(x), x);
+        fill(demoted, demoted.push(1000 + x), 1000 + x);
+    }
+    CHECK(large.blocks == kvtl::blocks_for(40));
+    CHECK(little.blocks == kvtl::blocks_for(40, format.rows));
+    bool equal = true;
+    for (std::uint32_t x = 0; x < 40; ++x) equal = equal && is(rows, x, x) && is(demoted, x, 1000 + x);
+    CHECK(equal);
+    std::uint32_t seen = 0;
+    demoted.pieces(0, 40, [&](std::uint32_t first, auto keys, auto values, const float*) {
+        CHECK(first == seen);
+        CHECK(keys.count == values.count);
+        seen += static_cast<std::uint32_t>(keys.count);
+    });
+    CHECK(seen == 40);
+    demoted.remove(3);
+    CHECK(is(demoted, 3, 1039));
+    demoted.truncate(0);
+    rows.truncate(0);
+    CHECK(pool.free_blocks() == 8);
 }
 
 } // namespace core_store_row_pool_test

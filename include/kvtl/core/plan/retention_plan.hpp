@@ -29,7 +29,6 @@ namespace kvtl { inline namespace v0 {
 /// How a lane divides its limit where entries are demoted. Limits and costs are rows of the first chain.
 struct demotion_plan {
     std::uint32_t per_block = 0; ///< demoted rows of a block, more than rows_per_block; 0: nothing is demoted
-    float full_share = 0;        ///< part of a limit that stays in the first chain
 
     /// Rows whose memory n demoted ones take.
     [[nodiscard]] std::uint32_t cost(std::uint32_t n) const noexcept {
@@ -43,14 +42,13 @@ struct demotion_plan {
         std::uint32_t full = 0, demoted = 0;
     };
     /// Of n entries, `pinned` of them in the first chain in any case: as many in the first chain as fit with
-    /// the others, but at least full_share of the limit. What is beyond the parts is dropped. pinned <= limit.
+    /// the others. What is beyond the parts is dropped.
     [[nodiscard]] parts divide(std::uint32_t limit, std::uint32_t n, std::uint32_t pinned) const noexcept {
         if (n <= limit || per_block == 0) return {std::min(n, limit), 0};
         const std::uint64_t bound = std::uint64_t{limit} * per_block, all = std::uint64_t{n} * rows_per_block;
-        std::uint32_t full =
-            bound < all ? 0 : static_cast<std::uint32_t>((bound - all) / (per_block - rows_per_block));
-        const auto share = static_cast<std::uint32_t>(full_share * static_cast<float>(limit));
-        full = std::min(limit, std::max({full, share, pinned}));
+        const auto most =
+            static_cast<std::uint32_t>((std::max(bound, all) - all) / (per_block - rows_per_block));
+        const std::uint32_t full = std::min(limit, std::max(most, pinned));
         return {full, static_cast<std::uint32_t>(std::min<std::uint64_t>(n - full, room(limit - full)))};
     }
 };

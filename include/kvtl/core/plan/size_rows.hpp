@@ -96,7 +96,7 @@ template <class Types> class row_sizes {
         p.record = row_codec_of<Types>(c.compressor, p.dim).bytes();
         block_bytes = pool_type::block_bytes(p.record);
         if constexpr (Types::demotes)
-            if (status s = settle_demotion(c.retention); !s) return s;
+            if (status s = settle_demotion(); !s) return s;
         return size_blocks(c);
     }
 
@@ -118,14 +118,13 @@ template <class Types> class row_sizes {
     }
 
   private:
-    template <class Config> [[nodiscard, gnu::cold]] status settle_demotion(const Config& c) noexcept {
+    [[nodiscard, gnu::cold]] status settle_demotion() noexcept requires(Types::demotes) {
         retention_plan& p = plan;
         using codec = typename Types::retention::codec;
-        if (status s = Types::retention::check(c); !s) return s;
         if constexpr (requires { codec::state::check(typename codec::config{}, record_shape{}); })
             if (status s = codec::state::check({}, record_shape{1, p.dim}); !s) return s;
         const record_bytes demoted = demoted_codec_of<Types>(p.dim).bytes();
-        p.demotion = {pool_type::format_within(demoted, block_bytes).rows, c.full_share};
+        p.demotion = {pool_type::format_within(demoted, block_bytes).rows};
         if (p.demotion.per_block > rows_per_block) return {};
         return status::failure(errc::unsupported,
                                "compressor: its records have %u bytes an entry at head_dim = %u; valid: more "
