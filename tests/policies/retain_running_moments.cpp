@@ -38,10 +38,9 @@ running_moments::config with(float gamma, std::uint32_t memory) {
 TEST_CASE("an entry is worth what is left of its prompt, and the moments of its attention since then") {
     for (const std::uint32_t memory : {1U, 4U, 32U})
         for (const float gamma : {0.0F, 200.0F})
-            ranks_held_contract<running_moments>(
-                with(gamma, memory), 1e-4, [&](std::uint32_t, double score) {
-                    return history{static_cast<double>(memory), static_cast<double>(gamma), score};
-                });
+            ranks_held_contract<running_moments>(with(gamma, memory), 1e-4, [&](std::uint32_t, double score) {
+                return history{static_cast<double>(memory), static_cast<double>(gamma), score};
+            });
 }
 
 TEST_CASE("the score of a prompt is that of mean_and_variance, and fades in decode") {

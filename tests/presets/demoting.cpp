@@ -21,8 +21,8 @@ constexpr std::uint32_t prompt = 150, window = 8;
 /// The papers' presets over rows of floats, so that only demoted entries are approximate.
 struct mikv : kvtl::presets::mikv {
     using compressor = kvtl::raw<float>;
-    using retention = kvtl::demote<kvtl::heavy_hitters_after_prompt, kvtl::int2_group<float>,
-                                   kvtl::channels::balanced>;
+    using retention =
+        kvtl::demote<kvtl::heavy_hitters_after_prompt, kvtl::int2_group<float>, kvtl::channels::balanced>;
 };
 struct arkv : kvtl::presets::arkv {
     using compressor = kvtl::raw<float>;
@@ -46,8 +46,7 @@ template <class Cache> auto& lane_of(Cache& cache, kvtl::sequence_id seq, std::s
         .kept()
         .lanes_of(seq.slot, static_cast<std::uint32_t>(l))[at.index];
 }
-template <class Cache>
-tokens_t demoted(Cache& cache, kvtl::sequence_id seq, std::size_t l, std::size_t h) {
+template <class Cache> tokens_t demoted(Cache& cache, kvtl::sequence_id seq, std::size_t l, std::size_t h) {
     auto& shard = kvtl::shard_access::of(cache, find_lane(cache, seq, h).shard).kept();
     const auto rows = shard.open_demoted(lane_of(cache, seq, l, h));
     tokens_t t;
@@ -87,7 +86,8 @@ tokens_t tokens_of(const std::map<std::uint32_t, double>& m) {
 }
 } // namespace
 
-TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then leave; one softmax over both") {
+TEST_CASE(
+    "mikv: the lowest by mass move to 2 bits with balanced channels, then leave; one softmax over both") {
     const drift data(small, 400, 31);
     using cache_t = kvtl::kv_manager<mikv>;
     const auto codec = kvtl::int2_group<float>::state({}, {1, small.head_dim});
@@ -130,7 +130,8 @@ TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then 
                             most_q[d] = std::max(
                                 most_q[d], std::fabs(oracle::value(data.q(l, t)[hq * small.head_dim + d])));
                     }
-                    const scores_t p = truth.group_mean(h, [&](std::size_t hq) { return truth.attention(l, hq, t); });
+                    const scores_t p =
+                        truth.group_mean(h, [&](std::size_t hq) { return truth.attention(l, hq, t); });
                     for (std::uint32_t i = 0; i <= t; ++i) lane.full[i] += p[i];
                 }
                 for (std::size_t d = 0; d < small.head_dim; ++d)
@@ -204,7 +205,8 @@ TEST_CASE("mikv: the lowest by mass move to 2 bits with balanced channels, then 
     }
 }
 
-TEST_CASE("a sequence that fits has no demoted entry and equals dense attention; a rewind finds both chains") {
+TEST_CASE(
+    "a sequence that fits has no demoted entry and equals dense attention; a rewind finds both chains") {
     const drift data(small, 400, 32);
     const auto run = [&]<class Preset>(Preset*) {
         using cache_t = kvtl::kv_manager<Preset>;
@@ -239,7 +241,8 @@ TEST_CASE("a sequence that fits has no demoted entry and equals dense attention;
     run(static_cast<arkv*>(nullptr));
 }
 
-TEST_CASE("arkv: layers divide the memory by entropy, variance and kurtosis; the best of each stay as they are") {
+TEST_CASE(
+    "arkv: layers divide the memory by entropy, variance and kurtosis; the best of each stay as they are") {
     const kvtl::shape model{4, 4, 2, 32};
     const drift data(model, 400, 33);
     using cache_t = kvtl::kv_manager<arkv>;
@@ -284,7 +287,8 @@ TEST_CASE("arkv: layers divide the memory by entropy, variance and kurtosis; the
     for (std::size_t l = 0; l < model.layers; ++l) { // what a layer gave up does not come back
         cap.push_back(std::min<std::uint32_t>(competing, base * model.layers));
         budget.assign(cap.size(), 0);
-        std::vector<double> weight(preference.begin(), preference.begin() + static_cast<std::ptrdiff_t>(l) + 1);
+        std::vector<double> weight(preference.begin(),
+                                   preference.begin() + static_cast<std::ptrdiff_t>(l) + 1);
         kvtl::split_exactly(weight, cap, std::uint64_t{base} * model.layers, budget);
         cap = budget;
     }
@@ -298,8 +302,7 @@ TEST_CASE("arkv: layers divide the memory by entropy, variance and kurtosis; the
             for (std::size_t h = 0; h < 2; ++h) {
                 lane_model lane;
                 for (std::uint32_t t = 0; t < prompt; ++t) lane.full[t] = scores[2 * l + h][t];
-                lane.shrink(budget[l] + window, plan.demotion.per_block, prompt - 1,
-                            [](std::uint32_t) {});
+                lane.shrink(budget[l] + window, plan.demotion.per_block, prompt - 1, [](std::uint32_t) {});
                 CAPTURE(l);
                 CHECK(demoted(cache, seq, l, h) == tokens_of(lane.demoted));
                 CHECK(kept(cache, seq, l, h).size() == lane.full.size() + lane.demoted.size());

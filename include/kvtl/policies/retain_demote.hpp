@@ -21,7 +21,6 @@
 #pragma once
 
 #include <kvtl/policies/support/codec_name.hpp>
-#include <kvtl/slots/compressor.hpp>
 #include <kvtl/slots/retention.hpp>
 
 namespace kvtl { inline namespace v0 {
@@ -30,9 +29,6 @@ namespace kvtl { inline namespace v0 {
 enum class channels : std::uint8_t { plain, balanced };
 
 template <class Score, class Codec, channels Channels = channels::plain> struct demote {
-    static_assert(holds(detail::codec_is_plain<Codec>) && !layer_wide_only<Codec>(),
-                  "[kvtl] demote: a codec of single entries of one head after RoPE, with records of one "
-                  "size, no tables and no rule about units");
     static constexpr std::string_view outer_name =
         Channels == channels::balanced ? "demote_balanced" : "demote";
     static constexpr std::string_view name = detail::codec_name<demote, Score, Codec>::value;

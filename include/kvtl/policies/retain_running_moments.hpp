@@ -48,8 +48,7 @@ struct running_moments : mean_and_variance {
             if (c.memory == 0)
                 return status::failure(errc::invalid_argument, "retention.memory is 0; valid: 1 and more");
             if (!(c.tau_kurtosis > 0.0F))
-                return status::failure(errc::invalid_argument,
-                                       "retention.tau_kurtosis is %g; valid: above 0",
+                return status::failure(errc::invalid_argument, "retention.tau_kurtosis is %g; valid: above 0",
                                        static_cast<double>(c.tau_kurtosis));
             return base::check(c, limits);
         }

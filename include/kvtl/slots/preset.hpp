@@ -299,9 +299,14 @@ concept weights_are_attended =
 /// Demoted entries lie in rows beside those that were not: prompts must come whole, and positions stay.
 template <class T>
 concept demotion_agrees = !retention_demotes<typename T::retention> ||
-                          (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
-                           std::same_as<typename T::retention::codec::plain_type,
-                                        typename T::compressor::plain_type>);
+                          (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves);
+/// The second codec encodes single entries of one head, rows like those of the first.
+template <class T>
+concept demoted_codec_agrees =
+    !retention_demotes<typename T::retention> ||
+    (compressor_for<typename T::retention::codec> && detail::codec_is_plain<typename T::retention::codec> &&
+     !layer_wide_only<typename T::retention::codec>() &&
+     std::same_as<typename T::retention::codec::plain_type, typename T::compressor::plain_type>);
 /// A fit to keys before RoPE needs all tokens 0, 1, ... without gaps.
 template <class T>
 concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
@@ -311,10 +316,10 @@ concept layer_units_stay_even = !hands_over<T> || !layer_wide<T>() ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
 template <class T>
 concept dropping_agrees =
-    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T> &&
-                          thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
-                          weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T> &&
-                          demotion_agrees<T>);
+    !drops_entries<T> ||
+    (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T> && thins_out_once<T> &&
+     keeps_by_kv_head<T> && keeps_positions<T> && weights_are_attended<T> && codec_bears_gaps<T> &&
+     layer_units_stay_even<T> && demotion_agrees<T> && demoted_codec_agrees<T>);
 
 // --------------------------------------------------------------------------------------------- whole presets
 /// The union of the inputs that a preset's policies need from the engine. v is always needed: attention

@@ -188,10 +188,14 @@ template <class T> consteval void explain_dropping() {
     static_assert(holds(streaming_agrees<T>),
                   "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
                   "drop<..> and a budget that is not late only");
-    static_assert(holds(demotion_agrees<T>),
-                  "[kvtl] retention: demoted entries stay in rows in memory, at their positions, with the "
-                  "compressor's plain_type; use a score that does not evict while the prompt comes in, such "
-                  "as heavy_hitters_after_prompt, and the position original");
+    static_assert(
+        holds(demotion_agrees<T>),
+        "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score "
+        "that does not evict while the prompt comes in, such as heavy_hitters_after_prompt, and the "
+        "position original");
+    static_assert(holds(demoted_codec_agrees<T>),
+                  "[kvtl] retention: it demotes to a codec of single entries of one head after RoPE, with "
+                  "the compressor's plain_type, records of one size and no tables, such as int4_group<>");
     if constexpr (score_opens<score>)
         static_assert(holds(preference_is_known<T>),
                       "[kvtl] budget: it divides by preference, which this score does not measure; "

@@ -123,7 +123,8 @@ TEST_CASE("smaller records share the pool: a block has as many as fit, and each 
     const auto is = [](const auto& of, std::uint32_t i, std::uint32_t x) {
         const auto byte = [](const std::byte* b) { return static_cast<std::uint32_t>(*b); };
         return of.token(i) == x && of.score(i) == static_cast<float>(x) && of.record(i).a == x &&
-               byte(of.key_record(i)) == x % 251 && byte(of.key_record(i) + of.format().most.key - 1) == x % 251 &&
+               byte(of.key_record(i)) == x % 251 &&
+               byte(of.key_record(i) + of.format().most.key - 1) == x % 251 &&
                byte(of.value_record(i) + of.format().most.value - 1) == x % 241;
     };
     for (std::uint32_t x = 0; x < 40; ++x) {

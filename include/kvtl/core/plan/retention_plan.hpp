@@ -36,7 +36,9 @@ struct demotion_plan {
         return static_cast<std::uint32_t>((std::uint64_t{n} * rows_per_block + per_block - 1) / per_block);
     }
     /// Demoted rows that fit into the memory of n rows.
-    [[nodiscard]] std::uint64_t room(std::uint64_t n) const noexcept { return n * per_block / rows_per_block; }
+    [[nodiscard]] std::uint64_t room(std::uint64_t n) const noexcept {
+        return n * per_block / rows_per_block;
+    }
 
     struct parts {
         std::uint32_t full = 0, demoted = 0;
@@ -133,11 +135,11 @@ template <class Types> struct retention_memory {
     std::span<float> spare;       ///< (spare rows, prefill)
     std::span<float> observed;    ///< (2 W, G, D) last queries
     std::span<float> causal;
-    std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
+    std::span<std::uint32_t> order, table;  ///< (prefill); blocks of one lane
     std::span<std::uint32_t> demoted_table; ///< likewise, of demoted rows
     std::span<std::uint64_t> ranking;
     std::span<float> partial, attend, mass, worth, arrival;
-    std::span<float> turned; ///< (G, D) queries for keys that are turned back, or balanced
+    std::span<float> turned;   ///< (G, D) queries for keys that are turned back, or balanced
     std::span<float> query;    ///< (G, D) of a lane, where they come in 16 bits
     std::span<float> arrived;  ///< (2, H, D) and (HQ, D) of a token that did not come as floats
     std::span<token_run> runs; ///< (rows) where positions move
@@ -183,8 +185,7 @@ template <class Types> struct retention_memory {
         m.order = scratch.take<std::uint32_t>(prompt);
         m.table = scratch.take<std::uint32_t>(blocks_for(p.most_rows) + 1);
         if constexpr (Types::demotes)
-            m.demoted_table =
-                scratch.take<std::uint32_t>(blocks_for(p.most_rows, p.demotion.per_block) + 1);
+            m.demoted_table = scratch.take<std::uint32_t>(blocks_for(p.most_rows, p.demotion.per_block) + 1);
         m.ranking = scratch.take<std::uint64_t>(prompt);
         m.partial = scratch.take<float>(partial_floats(p.lane_group, p.dim));
         m.attend = scratch.take<float>(simd::attend_scratch_floats(p.lane_group));

@@ -35,8 +35,8 @@ template <class Types, class Config>
 template <class Types>
 [[nodiscard]] typename Types::demoted_codec demoted_codec_of([[maybe_unused]] std::uint32_t dim) noexcept {
     if constexpr (Types::demotes)
-        return typename Types::demoted_codec(typename Types::retention::codec::config{},
-                                             record_shape{1, dim});
+        return
+            typename Types::demoted_codec(typename Types::retention::codec::config{}, record_shape{1, dim});
     else
         return {};
 }

@@ -337,8 +337,8 @@ template <class Types> class prompt_eviction {
                 book_->memory.rank[t] = book_->score.worth(held_entry{scores[t], t, total - 1}, record{});
             rank = book_->memory.rank.data();
         }
-        static_cast<void>(
-            simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(), book_->memory.ranking));
+        static_cast<void>(simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(),
+                                      book_->memory.ranking));
         if constexpr (drops_unwanted)
             while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
                 best = best.first(best.size() - 1);
@@ -365,7 +365,8 @@ template <class Types> class prompt_eviction {
                 const std::uint32_t i = book_->push_demoted(
                     lane, demoted, sinks + t, &book_->memory.work_k[at], &book_->memory.work_v[at]);
                 demoted.score(i) = scores[sinks + t];
-                if constexpr (requires { record::arrived(t); }) demoted.record(i) = record::arrived(sinks + t);
+                if constexpr (requires { record::arrived(t); })
+                    demoted.record(i) = record::arrived(sinks + t);
             }
         }
         return static_cast<std::uint32_t>(best.size()) +
@@ -395,8 +396,7 @@ template <class Types> class prompt_eviction {
         if constexpr (Types::demotes && Types::budget::late) {
             const auto demoted = book_->open_demoted(lane);
             const std::uint32_t all = book::entries(lane);
-            const auto parts =
-                book_->plan.demotion.divide(n, all, pinned);
+            const auto parts = book_->plan.demotion.divide(n, all, pinned);
             const std::uint32_t gone = all - parts.full - parts.demoted,
                                 earlier = std::min(gone, demoted.size());
             drop_least(demoted, earlier, lane.tokens);

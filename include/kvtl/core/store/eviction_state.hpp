@@ -128,8 +128,8 @@ template <class Types> struct eviction_state {
         return i;
     }
     /// Row i of a lane moves on to its demoted rows; the last row takes its place.
-    void demote(kept_lane& lane, const rows& held, const demoted_rows& to,
-                std::uint32_t i) noexcept requires(Types::demotes) {
+    void demote(kept_lane& lane, const rows& held, const demoted_rows& to, std::uint32_t i) noexcept
+        requires(Types::demotes) {
         codec.decode_keys({held.key_record(i), 1, plan.record.key}, memory.row_k.data());
         codec.decode_values({held.value_record(i), 1, plan.record.value}, memory.row_v.data());
         const std::uint32_t at =
@@ -199,8 +199,7 @@ template <class Types> struct eviction_state {
     }
     void recount(std::uint32_t slot) noexcept {
         std::uint32_t blocks = 0;
-        for (std::uint32_t l = 0; l < plan.layers; ++l)
-            blocks += count_blocks(lanes_of(slot, l));
+        for (std::uint32_t l = 0; l < plan.layers; ++l) blocks += count_blocks(lanes_of(slot, l));
         sequence_budget_of(slot).blocks = blocks;
     }
     void recount(std::uint32_t slot, std::span<const kept_lane> lanes, std::uint32_t before) noexcept {
@@ -208,8 +207,7 @@ template <class Types> struct eviction_state {
     }
     [[nodiscard]] static std::uint32_t count_blocks(std::span<const kept_lane> lanes) noexcept {
         std::uint32_t n = 0;
-        for (const kept_lane& lane : lanes)
-            n += lane.rows.blocks + lane.demoted.blocks + lane.queries.blocks;
+        for (const kept_lane& lane : lanes) n += lane.rows.blocks + lane.demoted.blocks + lane.queries.blocks;
         return n;
     }
 

@@ -68,7 +68,8 @@ template <element E, class Record> class row_pool {
     /// As many rows of these records as a block of `bytes` bytes has room for.
     [[nodiscard]] static row_format format_within(record_bytes b, std::size_t bytes) noexcept {
         row_format f;
-        for (row_format next = format_of(b, 1); next.bytes <= bytes; next = format_of(b, f.rows + 1)) f = next;
+        for (row_format next = format_of(b, 1); next.bytes <= bytes; next = format_of(b, f.rows + 1))
+            f = next;
         return f;
     }
     /// Bytes of the pool's table of links.
@@ -163,7 +164,8 @@ template <class Pool, std::uint32_t Rows = rows_per_block> class kept_rows {
 
     /// `blocks` is scratch for the numbers of as many blocks as the lane may come to have. `format` outlives
     /// the view.
-    kept_rows(Pool& pool, block_chain& chain, std::span<std::uint32_t> blocks, const row_format& format) noexcept
+    kept_rows(Pool& pool, block_chain& chain, std::span<std::uint32_t> blocks,
+              const row_format& format) noexcept
         : pool_(&pool), chain_(&chain), block_(blocks), format_(&format) {
         std::uint32_t b = chain.first;
         for (std::uint32_t i = 0; i < chain.blocks; ++i, b = pool.next(b)) block_[i] = b;
