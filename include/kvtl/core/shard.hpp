@@ -227,7 +227,7 @@ template <class Types> class alignas(64) shard final : public shard_base {
         return {};
     }
     [[nodiscard]] std::uint32_t most_owners() const noexcept override {
-        if constexpr (types::retrieves) return retrieval::store_type::most_owners;
+        if constexpr (types::retrieves) return store_of<types>::most_owners;
         return none;
     }
     status retry_own_writes(std::uint32_t slot) noexcept override {
