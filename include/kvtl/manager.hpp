@@ -214,7 +214,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
         return planner_type::least(c, *g, 4096, bases->bytes());
     }
 
-    explicit kv_manager(std::unique_ptr<open_cache<types>> c) noexcept : calls(std::move(c)) {}
+    explicit kv_manager(std::unique_ptr<preset_core<types>> c) noexcept : calls(std::move(c)) {}
 };
 
 }} // namespace kvtl::v0

@@ -85,17 +85,17 @@ template <class Types> struct storage_part<Types, true> {
 
 /// Members are destroyed in reverse order: shards, the device, then the memory. Transfers end before that; where the device has
 /// given one up, the memory stays.
-template <class Types> struct open_cache final : cache_core<typename Types::element_type> {
+template <class Types> struct preset_core final : cache_core<typename Types::element_type> {
     using shard_type = shard<Types>;
 
     storage_part<Types> storage;
     std::vector<shard_type> own_shards;
 
     template <class... Device>
-    explicit open_cache(std::uint32_t n, Device&&... d) : storage{std::forward<Device>(d)...}, own_shards(n) {
+    explicit preset_core(std::uint32_t n, Device&&... d) : storage{std::forward<Device>(d)...}, own_shards(n) {
         for (shard_type& s : own_shards) this->shards.push_back(&s);
     }
-    ~open_cache() override {
+    ~preset_core() override {
         for (shard_type& s : own_shards)
             if (!storage.land_all(s)) this->memory.leave();
     }
@@ -167,11 +167,11 @@ struct cache_memory {
 
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset>
-[[nodiscard, gnu::cold]] result<std::unique_ptr<open_cache<cache_types<Preset>>>>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<cache_types<Preset>>>>
 open_core(const cache_config<Preset>& c, const geometry& g, const typename planner<Preset>::answer& a,
           const calibration_blob& bases) {
     using types = cache_types<Preset>;
-    using core_type = open_cache<types>;
+    using core_type = preset_core<types>;
     const std::uint32_t shards = a.plan.division.shards;
     auto memory = cache_memory::reserve(a);
     if (!memory) return memory.error();

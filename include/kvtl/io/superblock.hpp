@@ -36,7 +36,7 @@ struct superblock {
     kvtl::shape shape;
     std::uint32_t element_bytes = 0; ///< of a stored number; 0 where the codec has no fixed size
     std::uint32_t page = 0;          ///< unit of transfer; 0 lets the device fill in its own
-    std::uint64_t fingerprint = 0;   ///< of the preset: policies and the configs that shape bytes
+    std::uint64_t fingerprint = 0;   ///< of the policies and settings (core/save/identity.hpp)
     std::uint64_t checksum = 0;
 };
 static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 56);
