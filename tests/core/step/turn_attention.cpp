@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace core_step_turn_attention_test {
@@ -117,6 +119,46 @@ TEST_CASE("bits do not depend on chunks, nor on how many queries there is room f
     for (const std::size_t chunk : {1U, 7U, 64U, 333U}) {
         const auto cut = attend<float, false>(rows, chunk, 2, no_weight);
         CHECK(std::memcmp(cut.data(), whole.data(), whole.size() * sizeof(float)) == 0);
+    }
+}
+
+TEST_CASE("a chunk behind a lane's entries has the same bits in any memory, and they pass by as often as it "
+          "takes") {
+    const lane_rows<f16> rows(300);
+    const auto whole = attend<float, false>(rows, 300, 512, no_weight);
+    constexpr std::uint32_t before = 110, tokens = 190, layer = all_heads / group * dim;
+    std::vector<f16> k(tokens * layer),
+        v(tokens * layer); // of all KV heads, of which the lane has the last two
+    for (std::size_t t = 0; t < tokens; ++t) {
+        std::copy_n(rows.k.view().row(before + t), width, &k[t * layer + dim]);
+        std::copy_n(rows.v.view().row(before + t), width, &v[t * layer + dim]);
+    }
+    const std::span<const float> q = std::span<const float>(rows.q.memory).subspan(before * all_heads * dim);
+    const layer_input in{.q = q, .k = std::span<const f16>(k), .v = std::span<const f16>(v)};
+    using attention = turn_attention<f16, false>;
+    carver least;
+    static_cast<void>(attention::take(least, queries, 1, 0));
+    const std::uint32_t at_once = (dim + 2) / 2; // tokens where each has a maximum and a sum
+    for (const auto& [more, passes] :
+         {std::pair<std::size_t, std::uint32_t>{0, (tokens + at_once - 1) / at_once},
+          {std::size_t{1} << 20, 1}}) {
+        CAPTURE(more);
+        std::vector<float> memory((least.used() + more) / sizeof(float) + 16,
+                                  std::numeric_limits<float>::quiet_NaN());
+        void* at = memory.data();
+        std::size_t room = memory.size() * sizeof(float);
+        REQUIRE(std::align(64, least.used() + more, at, room) != nullptr);
+        attention a = attention::within({static_cast<std::byte*>(at), least.used() + more}, queries, tokens);
+        std::vector<float> out(tokens * all_heads * dim, 9.0F);
+        std::uint32_t passed = 0;
+        const auto pass = [&]() -> kvtl::status {
+            ++passed;
+            a.add(rows.k.view().row(0), rows.v.view().row(0), nullptr, before);
+            return {};
+        };
+        REQUIRE(a.attend(queries, in, before, tokens, tensor_span(out), pass).ok());
+        CHECK(passed == passes);
+        CHECK(std::memcmp(out.data(), &whole[before * all_heads * dim], out.size() * sizeof(float)) == 0);
     }
 }
 
