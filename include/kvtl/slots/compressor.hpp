@@ -321,7 +321,8 @@ template <class P> consteval void explain_compressor() {
                 "check_calibration(calibration_view) const`, shares needs "
                 "shared_bytes(max_tokens) and share(config, max_tokens, bytes), fits_lanes needs "
                 "lane_bytes(), fit_scratch_bytes(rows) and fit(bytes, keys, values, scratch) of floats and "
-                "of plain rows, and calibrated or fits_lanes `state at(codec_lane)`");
+                "of plain rows (with fits_queries, prompt_queries ahead of scratch), and calibrated or "
+                "fits_lanes `state at(codec_lane)`");
         if constexpr (compressor_declares_records<P>)
             static_assert(holds(compressor_granule_fits<P>),
                           "[kvtl] compressor: granule is 1, 2, 4, 8, 16 or 32, and 1 where records are "
