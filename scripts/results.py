@@ -154,14 +154,16 @@ def budgets(data):
     return table(head, [[f"`{name}`"] + [f"{rows[name][c]['accuracy']:.2f}" for c in columns] for name in order])
 
 
-def precision(data, everything):
-    """Bits per number against what they cost, of whole caches or of caches that choose."""
+def precision(data, which):
+    """Bits per number against what they cost, of whole caches, of caches that choose, or of what a prompt leaves."""
     by = {}
     for r in data["precision"]:
-        if (r["attend_tokens"] >= 2048 or r["policy"] == "full") == everything:
-            by.setdefault(r["policy"], {})[kind_of(r["task"])] = r
+        of = "kept" if r["keep_tokens"] else "whole" if r["attend_tokens"] >= 2048 or r["policy"] == "full" else "chosen"
+        if of == which:
+            name = f"{r['policy']}`, {r['keep_tokens']} kept" if of == "kept" else f"{r['policy']}`"
+            by.setdefault(name, {})[kind_of(r["task"])] = r
     return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "KL, needle", "needle"],
-                 [[f"`{p}`", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
+                 [[f"`{p}", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
                    f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", f"{t['needle']['kl']:.5f}", share(t["needle"])] for p, t in by.items()])
 
 
@@ -245,8 +247,9 @@ BLOCKS = {
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
     "budgets": budgets,
     "budgets runs": lambda d: runs(d, "retrieval"),
-    "precision": lambda d: precision(d, True),
-    "precision of chosen entries": lambda d: precision(d, False),
+    "precision": lambda d: precision(d, "whole"),
+    "precision of chosen entries": lambda d: precision(d, "chosen"),
+    "precision of kept entries": lambda d: precision(d, "kept"),
     "precision runs": lambda d: runs(d, "precision"),
     "demotion": demotion,
     "demotion runs": lambda d: runs(d, "demotion"),
