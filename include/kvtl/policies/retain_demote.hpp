@@ -10,7 +10,7 @@
 //         With `channels::balanced`, key channel d is stored as k_d b_d and multiplied by q_d / b_d, where
 //         b_d = sqrt(max |q_d| / max |k_d|) over the prompt and the queries of the lane. So an outlier channel
 //         of keys does not set the step of its group. b_d is 1 where a maximum is 0.
-// Cost:   one encoding per demoted entry; R is 82 for 2 bits and 28 for E4M3 beside f16 at D = 64. Balanced:
+// Cost:   one encoding per demoted entry; R is 81 for 2 bits and 28 for E4M3 beside f16 at D = 64. Balanced:
 //         D floats per lane, a pass over the prompt's queries and keys, and a division of the query per step.
 // Source: MiKV (Yang et al. 2024, "No Token Left Behind", section 3), with its channel balancer; ARKV (2026).
 //         Deviation: both papers fix the number of entries in each form. A part of the limit that stays in the
