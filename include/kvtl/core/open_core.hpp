@@ -92,7 +92,8 @@ template <class Types> struct preset_core final : cache_core<typename Types::ele
     std::vector<shard_type> own_shards;
 
     template <class... Device>
-    explicit preset_core(std::uint32_t n, Device&&... d) : storage{std::forward<Device>(d)...}, own_shards(n) {
+    explicit preset_core(std::uint32_t n, Device&&... d)
+        : storage{std::forward<Device>(d)...}, own_shards(n) {
         for (shard_type& s : own_shards) this->shards.push_back(&s);
     }
     ~preset_core() override {
