@@ -110,20 +110,18 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
     [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
-        auto g = geometry::from(c.shape, c.attention.scale);
-        if (!g) return g.error();
         if (!contains(c.engine_inputs, needed_inputs<Preset>()))
             return status::failure(
                 errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
         if (status s = c.threads.check(); !s) return s;
-        auto bases = open_calibration<Preset>(c, *g);
-        if (!bases) return bases.error();
+        const auto own = config_of_stores(c);
+        if (!own) return own.error();
         std::uint32_t page = 4096;
         for (;;) {
-            auto planned = planner_type::plan(c, *g, page, bases->bytes());
+            auto planned = planner_type::plan(own->config, own->model, page, own->bases.bytes());
             if (!planned) return planned.error();
-            auto made = open_core<Preset>(c, *g, *planned, *bases);
+            auto made = open_core<Preset>(*own, *planned);
             if (!made) return made.error();
             if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
             page = (*made)->device_info().page; // a device with larger pages: plan again for it
@@ -206,12 +204,10 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     using planner_type = planner<Preset>;
 
     [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
-        auto g = geometry::from(c.shape, c.attention.scale);
-        if (!g) return g.error();
-        auto bases = open_calibration<Preset>(c, *g);
-        if (!bases) return bases.error();
         c.memory_bytes = 1;
-        return planner_type::least(c, *g, 4096, bases->bytes());
+        const auto own = config_of_stores(c);
+        if (!own) return own.error();
+        return planner_type::least(own->config, own->model, 4096, own->bases.bytes());
     }
 
     explicit kv_manager(std::unique_ptr<preset_core<types>> c) noexcept : calls(std::move(c)) {}

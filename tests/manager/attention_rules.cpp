@@ -13,6 +13,7 @@
 
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace manager_attention_rules_test {
 
@@ -47,18 +48,38 @@ template <class Cache> typename Cache::config config_of(const kvtl::attention_ru
     return c;
 }
 
+/// Layers that attend the keys and values of others, also of others than the last owner.
+const std::vector<std::uint32_t> owners{0, 0, 2, 0, 2};
+
+const drift& shared_stream() {
+    static const drift data = [] {
+        drift made = stream();
+        made.share_layers(owners);
+        return made;
+    }();
+    return data;
+}
+template <class Cache> typename Cache::config shared_config(std::size_t attend_tokens = tokens) {
+    auto c = config_of<Cache>({});
+    c.owner = owners;
+    c.attend_tokens = attend_tokens;
+    return c;
+}
+
 /// A prompt in chunks, decode, a draft, a rewind, a turn: every output against the definition.
 template <class Cache>
 void equals_the_definition(const kvtl::attention_rule& rule, const std::vector<float>& sinks,
-                           double tolerance = exact) {
+                           double tolerance = exact, const std::vector<std::uint32_t>& owner = {}) {
     using E = typename Cache::element_type;
-    const auto reference = std::make_shared<dense_reference<E>>(stream(), rule, sinks);
+    const drift& data = owner.empty() ? stream() : shared_stream();
+    const auto reference = std::make_shared<dense_reference<E>>(data, rule, sinks);
     for (const unsigned shards : {1U, 2U})
         for (const std::size_t chunk : {std::size_t{500}, std::size_t{90}}) {
             auto c = config_of<Cache>(rule);
+            c.owner = owner;
             c.shards = kvtl::layer_wide<typename Cache::preset>() ? 1 : shards;
             auto cache = open_cache<Cache>(c);
-            reader<Cache> one(cache, stream(), 1, reference);
+            reader<Cache> one(cache, data, 1, reference);
             one.prefill(370, chunk);
             one.decode(20);
             one.draft(9);
@@ -93,6 +114,9 @@ TEST_CASE_TEMPLATE("every rule by itself, and all at once", Preset, kvtl::preset
     SUBCASE("all") {
         equals_the_definition<cache>(rule, sink_logits());
     }
+    SUBCASE("layers that share, with a cap and sink logits") {
+        equals_the_definition<cache>({.softcap = rule.softcap}, sink_logits(), exact, owners);
+    }
 }
 
 TEST_CASE("codecs and estimates are built on the same logits") {
@@ -101,6 +125,134 @@ TEST_CASE("codecs and estimates are built on the same logits") {
     equals_the_definition<cache_of<kvtl::presets::full_int8>>(all_rules(), sink_logits(), 2e-2);
     equals_the_definition<cache_of<kvtl::presets::dynakv_estimate>>(all_rules(), sink_logits());
     equals_the_definition<cache_of<kvtl::presets::snapkv_then_dynakv>>(all_rules(), sink_logits());
+}
+
+TEST_CASE("layers that share attend what their owner's prompt was, whatever the preset makes of it") {
+    const kvtl::attention_rule rule{.scale = all_rules().scale, .softcap = all_rules().softcap};
+    equals_the_definition<cache_of<kvtl::presets::full_int8>>(rule, sink_logits(), 2e-2, owners);
+    equals_the_definition<cache_of<kvtl::presets::dynakv_estimate>>(rule, sink_logits(), exact, owners);
+    equals_the_definition<cache_of<kvtl::presets::snapkv_then_dynakv>>(rule, sink_logits(), exact, owners);
+}
+
+TEST_CASE_TEMPLATE("each layer that shares chooses on its own: the bits of a cache that shares nothing",
+                   Preset, kvtl::presets::quest, kvtl::presets::flexgen, kvtl::presets::full) {
+    using cache = cache_of<Preset>;
+    auto alone = shared_config<cache>(96), shared = alone;
+    alone.owner.clear();
+    auto a = open_cache<cache>(alone), b = open_cache<cache>(shared);
+    reader<cache> one(a, shared_stream(), 0), other(b, shared_stream(), 0);
+    for (auto* r : {&one, &other}) {
+        r->prefill(300, 110);
+        r->decode(30);
+        r->rewind(4);
+        r->decode(2);
+        r->prefill(40);
+        r->decode(20);
+    }
+    CHECK(same_bits(one.outputs(), other.outputs()));
+    CHECK(a.stats().steps == b.stats().steps);
+    CHECK(a.stats().kept_bytes * 2 == b.stats().kept_bytes * 5); // entries come once, from their owners
+    CHECK(a.stats().bytes_by_part.raw_cache * 2 == b.stats().bytes_by_part.raw_cache * 5);
+}
+
+TEST_CASE("layers that share take the memory and the storage of their owners") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    auto all = shared_config<cache>(96), shared = all;
+    all.owner.clear();
+    all.max_tokens = shared.max_tokens = 8192;
+    const auto whole = cache::least_parts(all), part = cache::least_parts(shared);
+    REQUIRE((whole.ok() && part.ok()));
+    CHECK(part->index * 5 == whole->index * 2);
+    CHECK(part->window * 5 == whole->window * 2);
+    CHECK(part->total() < whole->total());
+    CHECK(*cache::storage_bytes(shared) * 2 < *cache::storage_bytes(all));
+    all.owner = {0, 1, 2, 3, 4}; // says the same as none
+    CHECK(*cache::least_memory(all) == whole->total());
+}
+
+TEST_CASE(
+    "owners that make no sense are named, and so is what a layer without a cache of its own cannot do") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    const auto refused = [](const std::vector<std::uint32_t>& owner, const char* why,
+                            const kvtl::attention_rule& rule = {}) {
+        auto c = config_of<cache>(rule);
+        c.owner = owner;
+        const auto opened = cache::open(c);
+        REQUIRE_FALSE(opened.ok());
+        CHECK_MESSAGE(opened.error().message.find(why) != std::string::npos, opened.error().message);
+    };
+    refused({0, 0}, "owner has 2 numbers; valid: one per layer, 5, or none");
+    refused({0, 2, 2, 2, 2}, "owner[1] is 2; valid: the layer itself or one before it, 0 to 1");
+    refused({0, 0, 1, 3, 4}, "owner[2] is 1, whose owner is layer 0; valid: a layer that is its own owner");
+    refused({0, 0, 2, 3, 4}, "owner: layer 0 shares its cache and slides over 9 tokens",
+            {.windows = {9, 9, 0, 0, 0}});
+    refused({0, 0, 2, 3, 4}, "attention.windows has 2 numbers; valid: one per layer, 5", {.windows = {9, 9}});
+
+    auto c = shared_config<cache>(96);
+    c.max_sequences = 2;
+    auto opened = open_cache<cache>(c);
+    reader<cache> one(opened, shared_stream(), 0);
+    one.prefill(100);
+    const std::vector<float> q(stream().query_floats(), 0.5F);
+    std::vector<float> out(q.size());
+    const auto s = opened.append(one.id(), 3, shared_stream().input(3, 100));
+    CHECK(s.code() == kvtl::errc::invalid_argument);
+    CHECK(std::string(s.what()).find("append: layer is 3, which attends the cache of layer 0; valid: a layer "
+                                     "that is its own owner") != std::string::npos);
+    one.check_tokens();
+    // Who attends with a kernel of its own appends in the owner, and every layer sees that.
+    for (std::size_t l = 0; l < model.layers; ++l) {
+        if (owners[l] == l) require_ok(opened.append(one.id(), l, shared_stream().input(l, 100)));
+        std::size_t rows = 0;
+        require_ok(opened.select(one.id(), l, q, [&](std::size_t head, const auto& keys, const auto&) {
+            if (head == 0) rows += keys.count;
+        }));
+        CHECK(rows > 32);
+        CHECK(opened.tokens(one.id(), l) == 101);
+    }
+    // A layer left out is found where its store is completed.
+    require_ok(opened.attend(one.id(), 0, shared_stream().input(0, 101), out));
+    CHECK(opened.tokens(one.id(), 0) == 101);
+    require_ok(opened.attend(one.id(), 3, shared_stream().input(3, 101), out));
+    CHECK(opened.tokens(one.id(), 0) == 102);
+    const auto left = opened.attend(one.id(), 1, shared_stream().input(1, 102), out);
+    CHECK_MESSAGE(
+        std::string(left.what()).find("layer 1 has 102 tokens and layer 2 only 101: it was left out") !=
+            std::string::npos,
+        left.what());
+}
+
+TEST_CASE_TEMPLATE("sequences of layers that share are saved, loaded and forked", Preset,
+                   kvtl::presets::dynakv, kvtl::presets::snapkv_group, kvtl::presets::full) {
+    using cache = cache_of<Preset>;
+    const scratch_folder folder;
+    auto c = shared_config<cache>();
+    c.max_sequences = 3;
+    auto opened = open_cache<cache>(c), fresh = open_cache<cache>(c);
+    const auto reference = std::make_shared<dense_reference<typename cache::element_type>>(shared_stream());
+    reader<cache> one(opened, shared_stream(), 1, reference), copy = one;
+    one.prefill(200, 80);
+    one.decode(3);
+    const auto branch = opened.fork(one.id());
+    REQUIRE(branch.ok());
+    REQUIRE(opened.save(one.id(), folder.file("a")).ok());
+    const auto loaded = fresh.load(folder.file("a"));
+    REQUIRE(loaded.ok());
+    CHECK(loaded->tokens == 203);
+    copy.advance(203);
+    copy.go_on_in(*branch);
+    reader<cache> later(fresh, shared_stream(), 1, reference);
+    later.advance(203);
+    later.go_on_in(loaded->seq);
+    for (auto* r : {&one, &copy, &later}) {
+        r->decode(10);
+        r->check_tokens();
+        CHECK(r->error() < exact);
+    }
+    c.owner = {0, 0, 2, 2, 2};
+    const auto refused = open_cache<cache>(c).load(folder.file("a"));
+    REQUIRE_FALSE(refused.ok());
+    CHECK_MESSAGE(refused.error().message.find("owner is ") != std::string::npos, refused.error().message);
 }
 
 TEST_CASE("layers that slide: no cutting of a prompt changes a bit, and sequences do not meet") {

@@ -72,6 +72,11 @@ class drift {
         return in;
     }
 
+    /// From now on each layer has the keys and values of its owner.
+    void share_layers(std::span<const std::uint32_t> owner) {
+        for (std::size_t l = 0; l < owner.size(); ++l) k_[l] = k_[owner[l]], v_[l] = v_[owner[l]];
+    }
+
   private:
     struct visit {
         std::uint32_t topic = 0;

@@ -112,6 +112,8 @@ template <element E> class cache_calls {
             if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
             if (!s.waits(seq.slot, l)) // else this call repeats one that failed
                 if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
+            if (!core_->layers.completes(layer))
+                return s.attend_only(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out);
             return s.prefill(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
                              in.last_chunk || core_->adapt_prompt);
         });
@@ -127,8 +129,9 @@ template <element E> class cache_calls {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("attend", in, out, true, tokens); !e) return e;
             if (status e = core_->calls.outputs("attend", in, out, tokens); !e) return e;
-            if (status e = check_token("attend", s, seq, l, tokens); !e) return e;
-            return s.attend(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out);
+            if (status e = check_token("attend", s, seq, layer, tokens); !e) return e;
+            return s.attend(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
+                            core_->layers.completes(layer));
         });
     }
 
@@ -172,9 +175,14 @@ template <element E> class cache_calls {
         if (core_->needs_mass)
             return refuse("append", "it evicts by attention mass, which only attend() sees");
         return in_shards("append", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
+            if (const std::uint32_t owner = core_->layers.owner_of(l); owner != layer)
+                return status::failure(errc::invalid_argument,
+                                       "append: layer is %zu, which attends the cache of layer %u; valid: a "
+                                       "layer that is its own owner",
+                                       layer, owner);
             std::size_t tokens = 0;
             if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
-            if (status e = check_token("append", s, seq, l, 1); !e) return e;
+            if (status e = check_token("append", s, seq, layer, 1); !e) return e;
             return s.append(seq.slot, l, in);
         });
     }
@@ -194,7 +202,8 @@ template <element E> class cache_calls {
     status prefetch(sequence_id seq, std::size_t layer, tensor_view q, unsigned shard = all_shards) noexcept {
         return in_shards("prefetch", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
             if (status e = core_->calls.floats("prefetch", "q", q, core_->calls.query_floats); !e) return e;
-            return s.prefetch(seq.slot, l, q);
+            // One read-ahead of a store at a time, which its first layer takes.
+            return core_->layers.owner_of(l) == layer ? s.prefetch(seq.slot, l, q) : status{};
         });
     }
     /// The same for a batch, q (B, HQ, D) with a query for each sequence: its calls one by one. A sequence that is
@@ -218,13 +227,13 @@ template <element E> class cache_calls {
         if (!mine.held) return mine.held;
         status refused;
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
-            for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
+            for (std::uint32_t l = 0; l < core_->layers.stores() && refused.ok(); ++l)
                 refused = s.check_rewind(seq.slot, l, count, {"rewind", "n", n});
         });
         if (refused.ok()) refused = settle_all(seq);
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
-            for (std::uint32_t l = 0; l < core_->calls.layers; ++l) s.rewind(seq.slot, l, count);
+            for (std::uint32_t l = 0; l < core_->layers.stores(); ++l) s.rewind(seq.slot, l, count);
         });
         return {};
     }
@@ -239,7 +248,7 @@ template <element E> class cache_calls {
         if (!mine.held) return mine.held;
         const auto for_each_beyond = [&](auto&& f) {
             core_->for_each_owner(seq.slot, [&](shard_base& s) {
-                for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
+                for (std::uint32_t l = 0; l < core_->layers.stores(); ++l)
                     if (const std::uint32_t have = s.tokens(seq.slot, l); have != none && have > tokens)
                         f(s, l, static_cast<std::uint32_t>(have - tokens));
             });
@@ -249,7 +258,7 @@ template <element E> class cache_calls {
         if (!any) return {};
         std::uint32_t waits = none; // a layer whose prompt is still whole
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
-            for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
+            for (std::uint32_t l = 0; l < core_->layers.stores(); ++l)
                 if (s.will_drop(seq.slot, l)) waits = l;
         });
         status refused;
@@ -260,7 +269,7 @@ template <element E> class cache_calls {
                     errc::out_of_range,
                     "rewind_to: layer %u has thinned out the prompt whose last chunk layer %u "
                     "waits for; valid: end()",
-                    l, waits);
+                    core_->layers.owner_of(l), core_->layers.owner_of(waits));
             else
                 refused = s.check_rewind(seq.slot, l, n, {"rewind_to", "tokens", tokens});
         });
@@ -314,7 +323,7 @@ template <element E> class cache_calls {
         if (!core_->calls.call("tokens", seq, layer, 0)) return 0;
         std::uint32_t n = none;
         core_->for_each_owner(seq.slot, [&](shard_base& s) {
-            if (n == none) n = s.tokens(seq.slot, static_cast<std::uint32_t>(layer));
+            if (n == none) n = s.tokens(seq.slot, core_->layers.store_of(layer));
         });
         return n == none ? 0 : n;
     }
@@ -323,7 +332,7 @@ template <element E> class cache_calls {
         std::size_t n = 0;
         if (core_->calls.call("kept_entries", seq, layer, 0))
             core_->for_each_owner(seq.slot, [&](shard_base& s) {
-                n += s.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
+                n += s.kept_entries(seq.slot, core_->layers.store_of(layer));
             });
         return n;
     }
@@ -503,7 +512,7 @@ template <element E> class cache_calls {
         shard_base& s = *core_->shards[shard];
         if (!mine.take(s.busy)) return busy(name, shard);
         if (status ended = core_->calls.sequence(name, seq); !ended) return ended; // meanwhile
-        const auto l = static_cast<std::uint32_t>(layer);
+        const std::uint32_t l = core_->layers.store_of(layer);
         if (!core_->owns(seq.slot, shard)) return call(s, l);
         const sequence_statistics before = s.counted();
         status done = s.settle(seq.slot, l);
@@ -515,7 +524,7 @@ template <element E> class cache_calls {
     [[nodiscard, gnu::noinline]] status one_by_one(const char* name, sequence_id seq, std::size_t layer,
                                                    const shard_call& call) noexcept {
         if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
-        const auto l = static_cast<std::uint32_t>(layer);
+        const std::uint32_t l = core_->layers.store_of(layer);
         std::uint32_t least = none, most = 0; // tokens of the shards
         bool waiting = false;                 // a prompt's kept entries could not be moved in one of them
         const status looked = in_all(name, seq, [&](shard_base& s) {
@@ -561,17 +570,20 @@ template <element E> class cache_calls {
         return have == none ? status{} : core_->calls.room(call, have, tokens);
     }
     /// A token may come unless a layer was left out before: each looks at the next one.
-    [[nodiscard]] status check_token(const char* call, shard_base& s, sequence_id seq, std::uint32_t layer,
+    [[nodiscard]] status check_token(const char* call, shard_base& s, sequence_id seq, std::size_t layer,
                                      std::size_t tokens) const noexcept {
-        if (status e = check_room(call, s, seq, layer, tokens); !e) return e;
-        if (status e = s.ready(call, seq.slot, layer); !e) return e;
-        const std::uint32_t next = (layer + 1) % core_->calls.layers;
-        const std::uint32_t have = s.tokens(seq.slot, layer), there = s.tokens(seq.slot, next);
+        const layer_map& layers = core_->layers;
+        const std::uint32_t l = layers.store_of(layer);
+        if (status e = check_room(call, s, seq, l, tokens); !e) return e;
+        if (status e = s.ready(call, seq.slot, l); !e) return e;
+        const std::size_t next = (layer + 1) % layers.layers();
+        const std::uint32_t have = s.tokens(seq.slot, l), there = s.tokens(seq.slot, layers.store_of(next));
         if (have != none && there < have)
-            return status::failure(errc::invalid_argument,
-                                   "%s: layer %u has %u tokens and layer %u only %u: it was left out; valid: "
-                                   "every layer takes its token before the next one comes",
-                                   call, layer, have, next, there);
+            return status::failure(
+                errc::invalid_argument,
+                "%s: layer %zu has %u tokens and layer %zu only %u: it was left out; valid: "
+                "every layer takes its token before the next one comes",
+                call, layer, have, next, there);
         return {};
     }
 };

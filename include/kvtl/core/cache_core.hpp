@@ -3,7 +3,9 @@
 #pragma once
 
 #include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/layer_map.hpp>
 #include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/core/shard_base.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
@@ -43,7 +45,8 @@ template <element E> struct cache_core {
     std::span<std::byte> arena; ///< memory of all frames, which transfers use
     std::vector<shard_base*> shards;
     call_checks<E> calls;
-    std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
+    layer_map layers;
+    std::vector<std::uint32_t> layer_numbers; ///< in the model, of stores that do not slide; empty: the same
     std::uint32_t kv_heads = 0;
     std::size_t page_bytes = 0;           ///< of the store
     std::vector<identity_field> identity; ///< what a saved sequence must have in common with this cache
@@ -59,7 +62,18 @@ template <element E> struct cache_core {
     /// Memory that the device transfers to and from; none: it keeps none pinned.
     virtual void use_arena(std::span<std::byte> arena) noexcept = 0;
 
-    /// What the plan says of it. The memory is there.
+    /// Messages name layers of the model: the owner of a store.
+    [[gnu::cold]] void name_layers(const layer_map& map, row_plan& rows) {
+        layers = map;
+        layer_numbers = rows.others;
+        if (!map.shares()) return;
+        if (layer_numbers.empty())
+            for (std::uint32_t s = 0; s < map.stores(); ++s) layer_numbers.push_back(s);
+        for (std::uint32_t& n : layer_numbers) n = map.owner_of(n);
+        for (row_layer& l : rows.layers)
+            if (l.slides()) l.number = map.owner_of(l.number);
+    }
+    /// What the plan says of it. The memory is there, and layers have their names.
     [[gnu::cold]] void settle(const geometry& g, const cache_plan& p, const memory_parts& planned,
                               std::size_t store_page) {
         division = p.division;
@@ -71,7 +85,7 @@ template <element E> struct cache_core {
         frames.in_turn = in_turn;
         kv_heads = g.kv_heads();
         page_bytes = store_page;
-        calls.layers = g.layers();
+        calls.layers = layers.layers();
         calls.shards = division.shards;
         calls.max_tokens = p.sizes.max_tokens;
         calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();

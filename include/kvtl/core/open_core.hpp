@@ -4,6 +4,7 @@
 
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/cache_core.hpp>
+#include <kvtl/core/layer_map.hpp>
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/save/identity.hpp>
 #include <kvtl/core/shard.hpp>
@@ -59,6 +60,37 @@ template <class Preset>
     } else {
         static_cast<void>(c), static_cast<void>(g);
     }
+    return out;
+}
+
+/// What is planned and opened: the config of the stores that layers share, and what was fitted offline.
+template <class Preset> struct store_config {
+    cache_config<Preset>
+        config; ///< shape.layers and attention.windows are those of stores; owner is empty where none shares
+    geometry model; ///< likewise
+    layer_map layers;
+    calibration_blob bases;
+};
+template <class Preset>
+[[nodiscard, gnu::cold]] result<store_config<Preset>> config_of_stores(const cache_config<Preset>& c) {
+    auto model = geometry::from(c.shape, c.attention.scale);
+    if (!model) return model.error();
+    auto layers = layer_map::make(c.owner, c.shape.layers);
+    if (!layers) return layers.error();
+    auto bases = open_calibration<Preset>(c, *model);
+    if (!bases) return bases.error();
+    store_config<Preset> out{c, *model, *std::move(layers), *std::move(bases)};
+    if (!out.layers.shares()) return out.config.owner.clear(), std::move(out);
+    if (out.bases.bytes() != 0)
+        return status::failure(errc::unsupported,
+                               "owner: preset %s reads a calibration, whose layers are all of the model's; "
+                               "valid: every layer its own, or a preset without one",
+                               preset_name<Preset>().data());
+    auto windows = out.layers.windows_of_stores(c.attention.windows);
+    if (!windows) return windows.error();
+    out.config.attention.windows = *std::move(windows);
+    out.config.shape.layers = out.layers.stores();
+    out.model = *geometry::from(out.config.shape, c.attention.scale);
     return out;
 }
 
@@ -169,8 +201,10 @@ struct cache_memory {
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset>
 [[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<cache_types<Preset>>>>
-open_core(const cache_config<Preset>& c, const geometry& g, const typename planner<Preset>::answer& a,
-          const calibration_blob& bases) {
+open_core(const store_config<Preset>& of, const typename planner<Preset>::answer& a) {
+    const cache_config<Preset>& c = of.config;
+    const geometry& g = of.model;
+    const calibration_blob& bases = of.bases;
     using types = cache_types<Preset>;
     using core_type = preset_core<types>;
     const std::uint32_t shards = a.plan.division.shards;
@@ -194,7 +228,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     } else {
         made = std::make_unique<core_type>(shards);
     }
-    made->layer_numbers = a.row_layers.others;
+    row_plan row_layers = a.row_layers;
+    made->name_layers(of.layers, row_layers);
     cache_plan p = a.plan;
     if (!lends) p.borrowed_frames = 0, p.lent_page = 0;
     p.numbers.of_model = made->layer_numbers;
@@ -224,7 +259,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         auto& shard = made->own_shards[s];
         shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),
                              p.division, g.layers());
-        shard.init_rows(c.compressor, a.row_layers, p, s, carve,
+        shard.init_rows(c.compressor, row_layers, p, s, carve,
                         memory->records.subspan(s * a.chain_bytes(), a.chain_bytes()));
         if constexpr (types::in_chains)
             if (status e = shard.rows().bind(view); !e) return e;

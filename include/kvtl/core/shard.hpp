@@ -81,11 +81,20 @@ template <class Types> class alignas(64) shard final : public shard_base {
         else
             return retention_.prefill(slot, layer, in, tokens, out);
     }
+    status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
+                       const tensor_span& out) noexcept override {
+        static_cast<void>(slides(layer)); // it does not; its number
+        if (out.empty()) return {};
+        if constexpr (hands_over)
+            if (decoder().tokens(slot, layer) == 0)
+                return retention_.attend_only(slot, layer, in, tokens, out);
+        return decoder().attend_only(slot, layer, in, tokens, out);
+    }
     status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                  const tensor_span& out) noexcept override {
-        if (slides(layer)) return rows_.attend(slot, layer, in, tokens, out);
+                  const tensor_span& out, bool stays) noexcept override {
+        if (slides(layer)) return rows_.attend(slot, layer, in, tokens, out, true);
         if (status s = check_moved("attend", slot, layer); !s) return s;
-        return decoder().attend(slot, layer, in, tokens, out);
+        return decoder().attend(slot, layer, in, tokens, out, stays);
     }
     status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept override {
         if (slides(layer)) return rows_.append(slot, layer, in);

@@ -33,8 +33,12 @@ class shard_base {
 
     virtual status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                            std::uint32_t tokens, const tensor_span& out, bool last) noexcept = 0;
+    /// The attention of prefill(), for a layer whose store a later layer completes (core/layer_map.hpp): nothing stays.
+    virtual status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                               std::uint32_t tokens, const tensor_span& out) noexcept = 0;
+    /// stays: the tokens are appended, too; else a later layer appends them.
     virtual status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                          std::uint32_t tokens, const tensor_span& out) noexcept = 0;
+                          std::uint32_t tokens, const tensor_span& out, bool stays) noexcept = 0;
     virtual status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept = 0;
     virtual void before_query(std::uint32_t slot, std::uint32_t layer) noexcept = 0;
     virtual status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept = 0;

@@ -118,6 +118,7 @@ template <class Preset>
     all.add("attention.scale", g.logit_scale());
     all.add("attention.softcap", c.attention.softcap);
     all.add_bytes("attention.windows", std::as_bytes(std::span(c.attention.windows)));
+    all.add_bytes("owner", std::as_bytes(std::span(c.owner)));
     all.add("element", element_name<typename types::element_type>());
     all.add("window_tokens",
             types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);

@@ -158,15 +158,15 @@ template <element E>
                                         std::uint32_t tokens) noexcept {
     status wrong;
     core.for_each_owner(slot, [&](shard_base& shard) {
-        for (std::uint32_t l = 0; l < core.calls.layers && wrong.ok(); ++l) {
+        for (std::uint32_t l = 0; l < core.layers.stores() && wrong.ok(); ++l) {
             if (tokens > 0) wrong = shard.ready(call, slot, l);
             const std::uint32_t have = shard.tokens(slot, l);
             if (wrong.ok() && have != none && have != tokens)
                 wrong = status::failure(
                     errc::invalid_argument,
-                    "%s: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
+                    "%s: layer %u has %u tokens and layer %u has %u; valid: between tokens, when "
                     "every layer has taken the same",
-                    call, l, have, tokens);
+                    call, core.layers.owner_of(l), have, core.layers.owner_of(0), tokens);
         }
     });
     return wrong;
@@ -289,7 +289,7 @@ template <element E> class sequence_parts {
         reservation batch;
         if (status s = take_batch(batch); !s) return s;
         const std::uint32_t heads = core_->kv_heads;
-        for (std::uint32_t layer = 0; layer < core_->calls.layers && io.ok(); ++layer)
+        for (std::uint32_t layer = 0; layer < core_->layers.stores() && io.ok(); ++layer)
             for (std::uint32_t head = 0; head < heads && io.ok(); ++head) {
                 io.next_head(layer * heads + head);
                 core_->for_each_owner(slot, [&](shard_base& shard) {

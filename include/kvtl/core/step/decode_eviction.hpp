@@ -24,13 +24,14 @@ template <class Types> class decode_eviction {
     decode_eviction() = default;
     explicit decode_eviction(book& b) noexcept : book_(&b) {}
 
-    /// Token t of the input: appended, attended where there is an `out` (or mass is wanted), evicted for.
+    /// Token t of the input: appended, attended where there is an `out` (or mass is wanted), evicted for. Unless it stays,
+    /// nothing is fed back or evicted: its row, the last of each lane, is to be taken out again.
     void step(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::size_t t,
-              const tensor_span& out) noexcept {
+              const tensor_span& out, bool stays = true) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
         const phase_clock::span timed(book_->clock, &phase_times::append);
-        book_->arrive(layer, in, t, token, true);
+        if (stays) book_->arrive(layer, in, t, token, true);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
             const rows held = book_->open(lane);
@@ -51,6 +52,7 @@ template <class Types> class decode_eviction {
                 timed.enter(&phase_times::append);
             }
         }
+        if (!stays) return book_->recount(slot, lanes, had);
         timed.enter(&phase_times::evict);
         if constexpr (reads_mass && score::decides_together)
             average_mass(static_cast<std::uint32_t>(lanes.size()), book::entries(lanes[0]));

@@ -74,6 +74,20 @@ template <class Types> class retention_stage {
         return prompt_.complete(slot, layer, in, before, tokens, out);
     }
 
+    /// The attention of prefill(). Nothing stays.
+    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        layer_input turn = in;
+        turn.lse = {}; // of attend() alone
+        if (lanes[0].tokens > 0 && !lanes[0].prompt_open)
+            return attend_passing("prefill", slot, layer, turn, tokens, out);
+        if (status s = check_length(lanes, tokens); !s) return s;
+        prompt_.attend_chunk(slot, layer, in, tokens, out);
+        return {};
+    }
+
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) const noexcept {
         const auto lanes = book_.lanes_of(slot, layer);
@@ -92,9 +106,14 @@ template <class Types> class retention_stage {
     }
 
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const tensor_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if (book_.lanes_of(slot, layer).empty()) return {};
         if (status s = ready("attend", slot, layer); !s) return s;
+        if (!stays) {
+            if (status s = attend_passing("attend", slot, layer, in, tokens, out); !s) return s;
+            book_.stats.steps += tokens;
+            return {};
+        }
         if (status s = check_arrivals("attend", in, tokens); !s) return s;
         if (status s =
                 book_.reserve(slot, book_.growth(slot, layer, tokens), "attend", book::rows_for::decode);
@@ -356,22 +375,53 @@ template <class Types> class retention_stage {
     [[nodiscard]] std::uint32_t lane_heads() const noexcept {
         return Types::unit_of == granularity::layer ? book_.plan.kv_heads : 1;
     }
+    /// A chunk of a prompt has room beside what is held of it.
+    [[nodiscard]] status check_length(std::span<const kept_lane> lanes, std::uint32_t tokens) const noexcept {
+        std::uint32_t held = 0;
+        for (const kept_lane& lane : lanes)
+            held = std::max(held, score::evicts_in_prompt ? lane.rows.rows : lane.tokens);
+        if (held + std::uint64_t{tokens} <= book_.plan.prefill_tokens) return {};
+        if (score::evicts_in_prompt)
+            return status::failure(errc::out_of_range,
+                                   "prefill: the chunk has %u tokens beside %u that were kept; valid: up "
+                                   "to prefill_tokens = %u together",
+                                   tokens, held, book_.plan.prefill_tokens);
+        return status::failure(errc::out_of_range,
+                               "prefill: the prompt has %u tokens; valid: up to prefill_tokens = %u",
+                               held + tokens, book_.plan.prefill_tokens);
+    }
+    /// T further tokens attend what is held and each other, one after the other. Nothing stays, and nothing is evicted.
+    [[nodiscard]] status attend_passing(const char* call, std::uint32_t slot, std::uint32_t layer,
+                                        const layer_input& in, std::uint32_t tokens,
+                                        const tensor_span& out) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        std::uint32_t most = 0, more = 0;
+        for (const kept_lane& lane : lanes) {
+            most = std::max(most, book::entries(lane));
+            const std::uint32_t blocks = blocks_for(std::size_t{lane.rows.rows} + tokens);
+            more += blocks - std::min(blocks, lane.rows.blocks);
+        }
+        if (most + std::uint64_t{tokens} > book_.plan.most_rows)
+            return status::failure(
+                errc::out_of_range,
+                "%s: k has %u tokens, in a layer that shares its cache; valid: 1 to %u beside "
+                "the %u entries that are held",
+                call, tokens, book_.plan.most_rows - most, most);
+        if (status s = book_.reserve(slot, more, call, book::rows_for::decode); !s) return s;
+        for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, in, t, out, false);
+        const std::uint32_t had = book::count_blocks(lanes);
+        for (kept_lane& lane : lanes) {
+            const kept held = book_.open(lane);
+            held.truncate(held.size() - tokens);
+            lane.tokens -= tokens;
+        }
+        book_.recount(slot, lanes, had);
+        return {};
+    }
     [[nodiscard]] status check_prompt(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                       std::uint32_t tokens) const noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
-        std::uint32_t held = 0; // what the chunk comes to lie beside
-        for (const kept_lane& lane : lanes)
-            held = std::max(held, score::evicts_in_prompt ? lane.rows.rows : lane.tokens);
-        if (held + std::uint64_t{tokens} > book_.plan.prefill_tokens) {
-            if (score::evicts_in_prompt)
-                return status::failure(errc::out_of_range,
-                                       "prefill: the chunk has %u tokens beside %u that were kept; valid: up "
-                                       "to prefill_tokens = %u together",
-                                       tokens, held, book_.plan.prefill_tokens);
-            return status::failure(errc::out_of_range,
-                                   "prefill: the prompt has %u tokens; valid: up to prefill_tokens = %u",
-                                   held + tokens, book_.plan.prefill_tokens);
-        }
+        if (status s = check_length(lanes, tokens); !s) return s;
         constexpr bool queries =
             score::source == score_source::window || score::source == score_source::prompt;
         if (queries && in.q.empty())

@@ -51,6 +51,34 @@ template <class Types> class retrieval_prompts {
         }
     }
 
+    /// The attention of prefill(). Nothing stays.
+    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+        const auto lanes = r_.lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        if (r_.io.gave_up()) return r_.io.no_answer();
+        r_.begin_call();
+        r_.ahead.release_all();
+        const lane_state& s = r_.store.at(lanes[0].id).state();
+        if (types::sequential || s.tokens > 0) {
+            if (status e = r_.check_complete(lanes); !e) return e;
+            if (status e = r_.bring(slot, layer); !e) return e;
+            return attend_turn(lanes, in, tokens, out);
+        }
+        if constexpr (!types::sequential) {
+            if (status e = r_.lend_to_prompt(slot, layer); !e) return e;
+            pool& frames = r_.pool_for(lanes);
+            if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
+            if (status e = r_.prompt.begin(frames, s.staged + tokens); !e) return e;
+            for (const lane_ref& ref : lanes)
+                if (status e =
+                        r_.prompt.attend(r_.prompt.rows_of(ref.id, ref.in_layer, in, s.staged), tokens, out);
+                    !e)
+                    return e;
+        }
+        return {};
+    }
+
     /// What retention kept of a layer's prompt becomes units, as a prompt of just these entries would. Kept
     /// is a retention_stage; q: (chunk, HQ, D), the prompt's last queries, may be empty. After an error the
     /// lanes are empty and the call may be repeated.
@@ -115,16 +143,21 @@ template <class Types> class retrieval_prompts {
         return {};
     }
 
+    status attend_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                       const tensor_span& out) noexcept {
+        const statistics before = r_.stats;
+        for (const lane_ref& ref : lanes)
+            if (status s = r_.step.attend_turn(ref, in, tokens, out); !s) {
+                r_.stats = before;
+                return s;
+            }
+        return {};
+    }
     status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                         const tensor_span& out) noexcept {
         if (status s = r_.accept(lanes, tokens); !s) return s;
-        const statistics before = r_.stats;
         if (!out.empty())
-            for (const lane_ref& ref : lanes)
-                if (status s = r_.step.attend_turn(ref, in, tokens, out); !s) {
-                    r_.stats = before;
-                    return s;
-                }
+            if (status s = attend_turn(lanes, in, tokens, out); !s) return s;
         for (const lane_ref& ref : lanes) {
             status s = append_turn(ref, in, tokens);
             if (s.ok()) continue;

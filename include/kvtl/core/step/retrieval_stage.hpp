@@ -41,6 +41,10 @@ template <class Types> class retrieval_stage {
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         return prompts_.prefill(slot, layer, in, tokens, out, last);
     }
+    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+        return prompts_.attend_only(slot, layer, in, tokens, out);
+    }
     template <class Kept>
     [[nodiscard]] status take_over(std::uint32_t slot, std::uint32_t layer, Kept& kept, const layer_input& in,
                                    std::uint32_t chunk) noexcept {
@@ -59,19 +63,28 @@ template <class Types> class retrieval_stage {
                                    call, s.tokens);
         return r_.check_complete(lanes);
     }
+    /// stays: else the tokens are given back, but for entries that left the window for them.
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const tensor_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if constexpr (runner::by_name)
             if (status s = check_names(slot, layer, in.chosen, tokens); !s) return s;
-        if (tokens == 1 || r_.lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
+        const auto lanes = r_.lanes_of(slot, layer);
+        if (tokens == 1 || lanes.empty()) return step(slot, layer, in, out, stays);
         if (tokens > r_.plan.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
                                    "attend: k has %u tokens; valid: 1 to window_tokens = %u", tokens,
                                    r_.plan.sizes.window);
+        if (!stays && r_.store.at(lanes[0].id).state().tokens < r_.plan.sizes.sinks)
+            return status::failure(
+                errc::invalid_argument,
+                "attend: k has %u tokens, in a layer that shares its cache; valid: 1 until "
+                "the sequence has sink_tokens = %u",
+                tokens, r_.plan.sizes.sinks);
         const statistics before = r_.stats;
         const std::size_t row = out.size() / tokens;
         for (std::uint32_t t = 0; t < tokens; ++t) {
-            status done = step(slot, layer, in.rows(t, 1, tokens), out.subspan(t * row, row));
+            status done =
+                step(slot, layer, in.rows(t, 1, tokens), out.subspan(t * row, row), stays || t + 1 < tokens);
             if (done.ok()) continue;
             if (check_rewind(slot, layer, t).ok())
                 rewind(slot, layer, t);
@@ -81,11 +94,13 @@ template <class Types> class retrieval_stage {
             restore(before);
             return done;
         }
+        if (!stays) rewind(slot, layer, tokens - 1);
         return {};
     }
 
+    /// stays: the token is counted; else the lanes are as they were.
     [[nodiscard]] status step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                              const tensor_span& out) noexcept {
+                              const tensor_span& out, bool stays) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
         const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
@@ -106,11 +121,14 @@ template <class Types> class retrieval_stage {
         r_.step.name_units({});
         const bool chosen = done.ok();
         if (chosen) {
-            r_.step.force_full_buffers(lanes, r_.plan.buffer_limit);
-            r_.step.foresee(lanes);
+            if (stays) {
+                r_.step.force_full_buffers(lanes, r_.plan.buffer_limit);
+                r_.step.foresee(lanes);
+            }
             // What the next layer keeps is read in once the misses of this one have landed.
-            done = r_.step.attend(lanes, q, in, out, a != nullptr ? a->io_batch : none,
-                                  [&] { r_.announce_next(slot, layer); });
+            done = r_.step.attend(lanes, q, in, out, a != nullptr ? a->io_batch : none, [&] {
+                if (stays) r_.announce_next(slot, layer);
+            });
         }
         const bool read_ahead = r_.ahead.any();
         r_.ahead.release(a, lanes, chosen ? runner::fate::attended : runner::fate::dropped);
@@ -127,6 +145,7 @@ template <class Types> class retrieval_stage {
             return done;
         }
         ++r_.stats.steps;
+        if (!stays) return {};
         r_.bars.note_step(slot, layer, r_.step.facts(lanes));
         r_.arenas.note_call(slot, layer);
         tick(lanes, layer);

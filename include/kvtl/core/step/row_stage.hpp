@@ -142,6 +142,19 @@ template <element E, class Codec> class row_stage {
         return {};
     }
 
+    /// The attention of prefill(), in a layer that does not slide. Nothing stays.
+    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            if (l->records.rows > 0 || x_.layers[layer].leaving(l.held(), tokens) > 0)
+                return attend_chunk(l, in, tokens, out);
+            take(l, in, 0, tokens);
+            attend_prompt(queries_of(l), in, l.held() - tokens, tokens, l.keys, l.values, out, x_.causal);
+            l->tokens -= tokens;
+        });
+        return {};
+    }
+
     /// The prompt is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
         status open;
@@ -156,9 +169,10 @@ template <element E, class Codec> class row_stage {
         return open;
     }
 
-    /// T decoded tokens, one after the other. When one fails, those before it are given back.
+    /// T decoded tokens, one after the other. When one fails, those before it are given back; all are unless they stay. What
+    /// has become a record for their sake remains one.
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const tensor_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if (!plan_.division.owns(slot, shard_)) return {};
         const std::uint64_t before = stats_.chosen_bytes;
         for (std::uint32_t t = 0; t < tokens; ++t) {
@@ -177,6 +191,7 @@ template <element E, class Codec> class row_stage {
             });
         }
         stats_.steps += tokens;
+        if (!stays) rewind(slot, layer, tokens);
         return {};
     }
 
