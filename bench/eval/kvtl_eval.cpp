@@ -69,6 +69,7 @@ struct arguments {
     std::string calibration;
     std::string gates;
     std::string votes;
+    std::string share_layers;
     std::string probe{engine::default_probe};
     std::string lookahead;
     bool probe_true = false;
@@ -123,6 +124,9 @@ void define_options(CLI::App& app, arguments& a) {
         "--votes", a.votes,
         "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
         "writes one; default: all vote)");
+    app.add_option("--share-layers", a.share_layers,
+                   std::string(engine::share_layers_help) +
+                       ". Logits are compared with those of the model whose layers share nothing");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
     app.add_option("--lookahead", a.lookahead,
@@ -405,6 +409,7 @@ void run(const arguments& a) {
         tasks.push_back(eval::make_task(name, words, model.hyper().context, a.task));
 
     options.shape = model.hyper().shape;
+    options.owner = engine::owners_of(a.share_layers, options.shape.layers);
     options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
     options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     for (const auto& t : tasks) options.max_tokens = std::max(options.max_tokens, t.most_tokens());

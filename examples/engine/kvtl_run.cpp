@@ -66,6 +66,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option(
         "-c,--context", a.context,
         "longest context in tokens (default: what the model allows; without -i no more than needed)");
+    app.add_option("--share-layers", a.share_layers, engine::share_layers_help);
     app.add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
@@ -139,6 +140,7 @@ job make_job(const arguments& a, const engine::model& model, const engine::token
 engine::cache_options options_of(const arguments& a, const engine::model& model, const job& j) {
     engine::cache_options o = engine::cache_options_of(a);
     o.shape = model.hyper().shape;
+    o.owner = engine::owners_of(a.share_layers, o.shape.layers);
     o.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
     o.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     o.max_tokens = j.most_tokens;
@@ -256,6 +258,7 @@ void run(const arguments& a) {
             a.lookahead.empty() ? engine::trained_lookahead{}
                                 : engine::insist(engine::read_lookahead(a.lookahead, model));
         engine::transformer transformer(model, used, pool, pass);
+        transformer.share_layers(options.owner);
         transformer.look_ahead(engine::continuation(words, a.probe));
         if (!a.lookahead.empty()) transformer.look_ahead(ahead);
         if (a.interactive) {

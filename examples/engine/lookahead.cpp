@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace engine {
 
@@ -52,7 +53,8 @@ std::vector<token_id> continuation(const tokenizer& words, std::string_view text
 
 std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
                                               std::span<const token_id> prompt,
-                                              std::span<const token_id> probe, std::size_t earlier) {
+                                              std::span<const token_id> probe, std::size_t earlier,
+                                              std::vector<std::uint32_t> owner) {
     const kvtl::shape& shape = m.hyper().shape;
     const std::size_t floats = probe.size() * shape.query_heads * shape.head_dim;
     std::vector<token_id> tokens(prompt.begin(), prompt.end());
@@ -65,6 +67,7 @@ std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
         return kvtl::status();
     });
     transformer run(m, ear, pool, tokens.size());
+    run.share_layers(std::move(owner));
     run.begin();
     static_cast<void>(run.prefill(tokens));
     return queries;
@@ -113,7 +116,8 @@ kvtl::result<trained_lookahead> read_lookahead(const std::string& path, const mo
 
 std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
                                               std::span<const token_id> prompt,
-                                              const trained_lookahead& ahead) {
+                                              const trained_lookahead& ahead,
+                                              std::vector<std::uint32_t> owner) {
     const std::size_t width = m.hyper().width, n = ahead.vectors, rank = ahead.rank;
     const std::size_t q_row = std::size_t{m.hyper().shape.query_heads} * m.hyper().shape.head_dim;
     std::vector<std::vector<float>> queries(m.hyper().shape.layers);
@@ -135,6 +139,7 @@ std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
         return kvtl::status();
     });
     transformer run(m, ear, pool, prompt.size() + n);
+    run.share_layers(std::move(owner));
     run.begin();
     run.prefill(prompt, ahead.rows);
     return queries;

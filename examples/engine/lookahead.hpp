@@ -26,11 +26,12 @@ inline constexpr std::string_view default_probe = "Question: What does the docum
 [[nodiscard]] std::vector<token_id> continuation(const tokenizer& words, std::string_view text);
 
 /// Of every layer the queries (P, HQ, D) of `probe` (P tokens) behind `prompt`, turned back by `earlier` positions: they
-/// look as if from there, for comparison. Throws run_failure.
+/// look as if from there, for comparison. owner: as transformer::share_layers() takes it. Throws run_failure.
 [[nodiscard]] std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
                                                             std::span<const token_id> prompt,
                                                             std::span<const token_id> probe,
-                                                            std::size_t earlier = 0);
+                                                            std::size_t earlier = 0,
+                                                            std::vector<std::uint32_t> owner = {});
 
 /// LookaheadKV: what bench/train_gates/train_eviction.py trains. Deviation: the addition makes the queries that score,
 /// and not those by which the vectors attend each other and the prompt.
@@ -47,6 +48,7 @@ struct trained_lookahead {
 /// Of every layer the queries (vectors, HQ, D) of a trained lookahead behind `prompt`. Throws run_failure.
 [[nodiscard]] std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
                                                             std::span<const token_id> prompt,
-                                                            const trained_lookahead& ahead);
+                                                            const trained_lookahead& ahead,
+                                                            std::vector<std::uint32_t> owner = {});
 
 } // namespace engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "program.hpp"
 
+#include <kvtl/core/layer_map.hpp>
 #include <kvtl/io/throttled.hpp>
 
 #include "cleanup.hpp"
@@ -47,6 +48,26 @@ std::vector<std::size_t> whole_numbers(const std::string& list, const char* opti
         if (std::find(all.begin(), all.end(), n) == all.end()) all.push_back(n);
     }
     return all;
+}
+
+std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t layers) {
+    std::vector<std::uint32_t> owner;
+    if (list.empty()) return owner;
+    for (const std::string& part : parts_of(list)) {
+        require(part.size() <= 9 && !part.empty() && whole_number(part).empty(),
+                "--share-layers: '" + part + "'; valid: a number of layers, or a layer for each, separated by commas");
+        owner.push_back(static_cast<std::uint32_t>(std::stoul(part)));
+    }
+    if (owner.size() == 1 && layers > 1) {
+        const std::uint32_t n = owner[0];
+        require(n > 0 && n <= layers, "--share-layers: valid: 1 to " + std::to_string(layers) + " layers, or a list");
+        owner.clear();
+        for (std::uint32_t l = 0; l < layers; ++l) owner.push_back(l - l % n);
+    }
+    const auto map = kvtl::layer_map::make(owner, layers);
+    require(map.ok(), "--share-layers: " + (map.ok() ? "" : map.error().message));
+    if (!map->shares()) owner.clear();
+    return owner;
 }
 
 setting parse_setting(const std::string& text) {

@@ -24,6 +24,7 @@ struct run_options {
     std::string calibration;
     std::string gates;
     std::string votes;
+    std::string share_layers;
     std::string load_state, save_state;
     std::string policy = "dynakv";
     std::string io = "uring";

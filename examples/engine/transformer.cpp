@@ -61,6 +61,11 @@ void transformer::require(const kvtl::status& s) const {
     if (!s) throw run_failure(s.what());
 }
 
+void transformer::share_layers(std::vector<std::uint32_t> owner) {
+    owner_ = std::move(owner);
+    entries_.resize(std::max<std::size_t>(owner_.size(), 1));
+}
+
 void transformer::begin() {
     if (begun_) require(cache_.end(sequence_));
     begun_ = false;
@@ -89,9 +94,9 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     std::size_t n = 0;
     if (position_ == 0 && contains(wants_.inputs, kvtl::engine_input::probe)) {
         if (ahead_ != nullptr)
-            probe_queries_ = probe_queries(model_, pool_, tokens, *ahead_);
+            probe_queries_ = probe_queries(model_, pool_, tokens, *ahead_, owner_);
         else if (!probe_.empty())
-            probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_);
+            probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_, owner_);
     }
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
@@ -145,8 +150,7 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
     const std::size_t kv_size = w.k.rows;
     normed_.resize(tokens * hyper.width);
     q_.resize(tokens * q_size);
-    k_.resize(tokens * kv_size);
-    v_.resize(tokens * kv_size);
+    entries& own = owner_.empty() ? entries_[0] : entries_[owner_[layer]];
     out_.resize(tokens * q_size);
     sum_.resize(tokens * hyper.width);
 
@@ -156,24 +160,27 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
         });
     rms_norm_rows(pool_, x_.data(), w.attention_norm, hyper.epsilon, tokens, 1, normed_.data());
     project_queries(w, normed_.data(), tokens, q_.data());
-    matmul(pool_, w.k, w.k_bias, normed_.data(), tokens, k_.data());
-    matmul(pool_, w.v, w.v_bias, normed_.data(), tokens, v_.data());
-    if (!w.k_norm.empty())
-        rms_norm_rows(pool_, k_.data(), w.k_norm, hyper.epsilon, tokens, shape.kv_heads, k_.data());
-    kvtl::layer_input in;
-    if (contains(wants_.inputs, kvtl::engine_input::k_pre)) {
-        k_pre_ = k_;
-        in.k_pre = k_pre_;
+    const bool keeps_pre = contains(wants_.inputs, kvtl::engine_input::k_pre);
+    if (owner_.empty() || owner_[layer] == layer) {
+        own.k.resize(tokens * kv_size);
+        own.v.resize(tokens * kv_size);
+        matmul(pool_, w.k, w.k_bias, normed_.data(), tokens, own.k.data());
+        matmul(pool_, w.v, w.v_bias, normed_.data(), tokens, own.v.data());
+        if (!w.k_norm.empty())
+            rms_norm_rows(pool_, own.k.data(), w.k_norm, hyper.epsilon, tokens, shape.kv_heads, own.k.data());
+        if (keeps_pre) own.k_pre = own.k;
+        rotate(own.k.data(), shape.kv_heads, tokens);
     }
+    kvtl::layer_input in;
+    if (keeps_pre) in.k_pre = own.k_pre;
     if (contains(wants_.inputs, kvtl::engine_input::x)) in.x = normed_;
-    rotate(k_.data(), shape.kv_heads, tokens);
 
     // A policy that reads ahead is told early what the next layer will probably look for.
     if (wants_.prefetch && p == phase::decode && layer + 1 < shape.layers) guess_next_query(layer + 1);
 
     in.q = q_;
-    in.k = k_;
-    in.v = v_;
+    in.k = own.k;
+    in.v = own.v;
     if (last_chunk && !probe_queries_.empty()) in.probe = probe_queries_[layer];
     in.last_chunk = last_chunk;
     pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {

@@ -31,6 +31,10 @@ class transformer {
     /// All three must outlive it. `chunk` is the most tokens that pass through the layers together.
     transformer(const model& m, kv_cache& cache, thread_pool& pool, std::size_t chunk = 512);
 
+    /// From the next sequence on each layer attends the keys and values of its owner (kvtl::cache_config::owner, which the
+    /// cache must have too); those of other layers are not computed. Empty: every layer its own.
+    void share_layers(std::vector<std::uint32_t> owner);
+
     /// Begins a sequence in the cache; the previous one is ended. Throws run_failure.
     void begin();
 
@@ -88,7 +92,14 @@ class transformer {
     bool begun_ = false;
     std::size_t position_ = 0;
 
-    std::vector<float> x_, normed_, q_, k_, k_pre_, v_, out_, gate_, up_, sum_, guess_, logits_;
+    /// What attention reads of the tokens that pass through the layers, until all that share it have passed.
+    struct entries {
+        std::vector<float> k, v, k_pre; ///< (T, H, D)
+    };
+
+    std::vector<float> x_, normed_, q_, out_, gate_, up_, sum_, guess_, logits_;
+    std::vector<std::uint32_t> owner_;
+    std::vector<entries> entries_{1}; ///< of each owner where layers share, else of the latest layer
     std::vector<float> cosine_, sine_; ///< (T, pairs)
     std::vector<token_id> probe_;
     std::size_t probe_earlier_ = 0;

@@ -66,6 +66,22 @@ TEST_CASE_FIXTURE(fixture, "full against itself: every answer right, no differen
     CHECK(r.bytes_per_entry.value() == doctest::Approx(256));
 }
 
+TEST_CASE_FIXTURE(fixture, "layers that share are compared with the model whose layers do not") {
+    task_options.nll_tokens = 200;
+    task_options.nll_prefill = 150;
+    task_options.limit = 1;
+    const auto t = make("nll:builtin");
+    const auto whole = run(t, "full", false);
+    options.owner = {0, 0, 2, 2, 4, 4};
+    const auto shared = run(t, "full");
+    CHECK(shared.nll_full.value() == whole.nll.value());
+    CHECK(shared.nll.value() > whole.nll.value() + 0.1); // the model was not trained for it
+    CHECK(shared.kl.value() > 0.1);
+    CHECK(shared.output_error.value() < 1e-5); // the prompt that is replayed is that of layers that share
+    CHECK(shared.bytes_per_entry.value() == doctest::Approx(256));
+    CHECK(shared.kept_bytes.value() * 2 == doctest::Approx(whole.kept_bytes.value()));
+}
+
 TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the answer is still right") {
     task_options.question_aware = true;
     const auto r = run(make("needle:gen,tokens=500,count=2"), "full");

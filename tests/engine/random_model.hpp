@@ -24,6 +24,7 @@ struct random_model {
     std::size_t rotated = 32; ///< elements of a head that RoPE turns
     double rope_base = 10000, epsilon = 1e-5;
     std::uint64_t seed = 7;
+    std::vector<std::uint32_t> owner{}; ///< layer whose keys and values each layer attends; empty: its own
     std::map<std::string, std::vector<double>> weights{}; ///< filled by build(), exactly as stored
 
     static constexpr std::size_t vocabulary = 320; ///< 256 bytes, merges, 2 control tokens, padding
@@ -149,12 +150,16 @@ struct random_model {
             const auto first = at("token_embd.weight").begin() + static_cast<std::ptrdiff_t>(id * width);
             x.emplace_back(first, first + static_cast<std::ptrdiff_t>(width));
         }
+        std::vector<std::vector<row>> all_k(layers), all_v(layers);
         for (std::size_t l = 0; l < layers; ++l) {
-            const std::string b = "blk." + std::to_string(l) + ".";
-            std::vector<row> q, k, v;
+            const std::size_t from = owner.empty() ? l : owner[l];
+            const std::string b = "blk." + std::to_string(l) + ".", of = "blk." + std::to_string(from) + ".";
+            std::vector<row> q;
+            std::vector<row>&k = all_k[from], &v = all_v[from];
             for (const auto& r : x) {
                 const row n = normed(r, at(b + "attn_norm.weight"));
                 q.push_back(with_bias(product(at(b + "attn_q.weight"), n), b + "attn_q.bias"));
+                if (from != l) continue;
                 k.push_back(with_bias(product(at(b + "attn_k.weight"), n), b + "attn_k.bias"));
                 v.push_back(with_bias(product(at(b + "attn_v.weight"), n), b + "attn_v.bias"));
             }
@@ -166,7 +171,7 @@ struct random_model {
                     row weight(t + 1, 0.0);
                     double total = 0;
                     for (std::size_t s = 0; s <= t; ++s) {
-                        const row key = head(k[s], kv, b + "attn_k_norm.weight", s);
+                        const row key = head(k[s], kv, of + "attn_k_norm.weight", s);
                         for (std::size_t d = 0; d < head_dim; ++d) weight[s] += query[d] * key[d];
                         weight[s] = std::exp(weight[s] / std::sqrt(static_cast<double>(head_dim)));
                         total += weight[s];

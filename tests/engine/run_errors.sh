@@ -45,6 +45,9 @@ done
 for setting in nonsense a.b=1 .b.c=1 a.b.c a.b.c=; do
     one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
 done
+one_line "--share-layers: valid: 1 to 2 layers, or a list" "${base[@]}" --share-layers 3
+one_line "--share-layers: 'x'; valid: a number of layers, or a layer for each" "${base[@]}" --share-layers 0,x
+one_line "--share-layers: owner[1] is 2; valid: the layer itself or one before it" "${base[@]}" --share-layers 0,2
 one_line "--keep-tokens: valid: 0, as policy $policy keeps every entry" "${base[@]}" --keep-tokens 64
 one_line "--tuned: valid: with policy kvswap" "${base[@]}" --tuned missing.json
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
@@ -120,6 +123,8 @@ expect 0 "" "${base[@]}" --least-memory
 grep -Eq "^$policy: least memory [0-9]+ bytes, total .* of the raw cache of " out || complain "no least memory"
 expect 0 "" "${base[@]}" --least-memory --json -
 grep -q '"least_memory_bytes":' out || complain "no least memory in the JSON"
+expect 0 "" "${base[@]}" --share-layers 2
+[ -s out ] || complain "no text of layers that share"
 expect 0 "" --help
 grep -q -- "--attend-tokens" out || complain "--help says nothing"
 expect 0 "" --version

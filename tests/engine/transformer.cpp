@@ -52,6 +52,7 @@ void compare(random_model spec) {
     thread_pool pool(2);
     dense_cache cache(options_for(weights, 2));
     transformer run(weights, cache, pool, 5); // the prompt goes in three chunks
+    run.share_layers(spec.owner);
     run.begin();
 
     auto ids = prompt;
@@ -82,6 +83,28 @@ TEST_CASE("every architecture equals an independent forward pass") {
         spec.seed = 8;
         compare(spec);
     }
+}
+
+TEST_CASE("layers that attend the keys and values of others equal an independent forward pass") {
+    random_model spec;
+    spec.architecture = "qwen3"; // normalises keys by weights of the layer
+    spec.layers = 4;
+    spec.owner = {0, 1, 0, 1};
+    compare(spec);
+    const model_file written(spec.build());
+    const gguf_file file(written.path);
+    const model weights(file);
+    const auto logits_of = [&](const std::vector<std::uint32_t>& owner) {
+        thread_pool pool(2);
+        dense_cache cache(options_for(weights, 1));
+        transformer run(weights, cache, pool);
+        run.share_layers(owner);
+        run.begin();
+        const auto logits = run.prefill(prompt);
+        return std::vector<float>(logits.begin(), logits.end());
+    };
+    CHECK(logits_of({0, 1, 2, 3}) == logits_of({}));
+    CHECK(logits_of(spec.owner) != logits_of({}));
 }
 
 TEST_CASE("every weight type equals an independent forward pass") {

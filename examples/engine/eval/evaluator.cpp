@@ -79,6 +79,13 @@ std::string question_of(const example& e, const engine::tokenizer& words) {
     return text;
 }
 
+/// Layers with entries of their own.
+double caches(const engine::cache_options& options) {
+    std::size_t n = 0;
+    for (std::uint32_t l = 0; l < options.shape.layers; ++l) n += options.owner.empty() || options.owner[l] == l;
+    return static_cast<double>(n);
+}
+
 std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std::size_t floats) {
     return all.empty() ? std::span<const float>{} : std::span(all).subspan(i * floats, floats);
 }
@@ -110,6 +117,7 @@ evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, eng
       stage_(shape_, std::max(1U, options.shards), wants), transformer_(m, stage_, pool),
       per_shard_(std::max(1U, options.shards)) {
     look_ahead(engine::default_probe);
+    transformer_.share_layers(options.owner);
 }
 
 void evaluator::look_ahead(std::string_view text, std::size_t earlier) {
@@ -134,9 +142,20 @@ void evaluator::record(const task& of, const example& e) {
     options.policy = "full";
     options.keep_tokens = 0;
     options.io = "memory";
-    const opened full = open(options);
     recording_ = {};
-    stage_.set(*full.cache, full.sequence, &recording_);
+    read(of, e, open(options), &recording_);
+    kinds_ = kinds_of(std::span(e.tokens).first(of.forced_tokens(e)), words_);
+    if (options.owner.empty()) return;
+    const std::vector<float> prompt = std::move(prompt_logits_);
+    options.owner.clear();
+    transformer_.share_layers({});
+    read(of, e, open(options), nullptr);
+    prompt_logits_ = prompt;
+    transformer_.share_layers(options_.owner);
+}
+
+void evaluator::read(const task& of, const example& e, const opened& full, recording* into) {
+    stage_.set(*full.cache, full.sequence, into);
     transformer_.begin();
     const std::span<const engine::token_id> tokens = e.tokens;
     if (true_probe_) {
@@ -153,7 +172,6 @@ void evaluator::record(const task& of, const example& e) {
         logits_.insert(logits_.end(), logits.begin(), logits.end());
     }
     transformer_.rewind(end - e.prefill);
-    kinds_ = kinds_of(tokens.first(end), words_);
 }
 
 /// The whole prompt, layer by layer. The model's outputs are known, so attention is computed only for a
@@ -264,7 +282,7 @@ void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& 
     to.last = o.cache->stats();
     to.decode += difference(to.last.detail, before.detail);
     to.resident_bytes_peak = std::max(to.resident_bytes_peak, to.last.resident_bytes_peak);
-    const double all = static_cast<double>(e.prefill + steps) * shape_.layers * shape_.kv_heads;
+    const double all = static_cast<double>(e.prefill + steps) * caches(options_) * shape_.kv_heads;
     const std::uint64_t kept = to.last.detail.kept_entries; // 0: the policy evicts nothing
     to.kept_entries += kept != 0 ? static_cast<double>(kept) : all;
     to.kept_bytes += static_cast<double>(to.last.detail.kept_bytes);
@@ -356,6 +374,11 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     r.first = first;
     r.config = last.config;
     r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
+    if (!options.owner.empty()) {
+        std::string owners;
+        for (const std::uint32_t l : options.owner) owners += (owners.empty() ? "" : ",") + std::to_string(l);
+        r.config.emplace_back("owner", owners);
+    }
     if (contains(engine::policy_wants(options.policy).inputs, kvtl::engine_input::external))
         r.config.emplace_back("external", "the full model's later attention");
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));

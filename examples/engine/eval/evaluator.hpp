@@ -79,7 +79,8 @@ class evaluator {
     /// Likewise, by a trained lookahead, which must outlive the evaluator.
     void look_ahead(const engine::trained_lookahead& ahead) { transformer_.look_ahead(ahead); }
 
-    /// Runs the full model. Throws run_failure.
+    /// Runs the full model; where layers share, also as it is when none does, whose logits all are compared with. Throws
+    /// run_failure.
     void record(const task& of, const example& e);
 
     /// Measures a policy on the example that was recorded last. Throws run_failure.
@@ -92,6 +93,7 @@ class evaluator {
     struct opened;
 
     [[nodiscard]] opened open(const engine::cache_options& options);
+    void read(const task& of, const example& e, const opened& full, recording* into);
     void replay_prompt(opened& cache);
     void closed_loop(const task& of, const example& e, opened& cache, tally& to);
     void open_loop(opened& cache, tally& to);

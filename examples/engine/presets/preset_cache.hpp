@@ -142,6 +142,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         typename manager::config& c = prepared.config;
         c.shape = o.shape;
         c.attention = o.attention;
+        c.owner = o.owner;
         c.max_tokens = o.max_tokens;
         c.max_sequences = o.max_sequences;
         c.memory_bytes = o.memory_bytes;
