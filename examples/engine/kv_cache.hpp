@@ -43,9 +43,9 @@ struct setting {
 struct cache_options {
     std::string policy;
     kvtl::shape shape;
-    kvtl::attention_rule attention; ///< scale, cap and sliding windows of the model
+    kvtl::attention_rule attention;   ///< scale, cap and sliding windows of the model
     std::vector<std::uint32_t> owner; ///< layer whose keys and values each layer attends; empty: its own
-    std::size_t max_tokens = 0;     ///< of one sequence, prompt and generated together
+    std::size_t max_tokens = 0;       ///< of one sequence, prompt and generated together
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;
     std::size_t attend_tokens = 0;

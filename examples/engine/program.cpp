@@ -55,12 +55,14 @@ std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t laye
     if (list.empty()) return owner;
     for (const std::string& part : parts_of(list)) {
         require(part.size() <= 9 && !part.empty() && whole_number(part).empty(),
-                "--share-layers: '" + part + "'; valid: a number of layers, or a layer for each, separated by commas");
+                "--share-layers: '" + part +
+                    "'; valid: a number of layers, or a layer for each, separated by commas");
         owner.push_back(static_cast<std::uint32_t>(std::stoul(part)));
     }
     if (owner.size() == 1 && layers > 1) {
         const std::uint32_t n = owner[0];
-        require(n > 0 && n <= layers, "--share-layers: valid: 1 to " + std::to_string(layers) + " layers, or a list");
+        require(n > 0 && n <= layers,
+                "--share-layers: valid: 1 to " + std::to_string(layers) + " layers, or a list");
         owner.clear();
         for (std::uint32_t l = 0; l < layers; ++l) owner.push_back(l - l % n);
     }

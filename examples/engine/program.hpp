@@ -33,7 +33,8 @@ void require(bool good, const std::string& message);
 /// has each N neighbouring layers attend the first of them; nothing of "". Throws bad_input.
 [[nodiscard]] std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t layers);
 inline constexpr const char* share_layers_help =
-    "N: of each N neighbouring layers all attend the keys and values of the first, whose cache is the only one; or "
+    "N: of each N neighbouring layers all attend the keys and values of the first, whose cache is the only "
+    "one; or "
     "0,0,2,..: for each layer the one whose keys and values it attends (for models that were trained so)";
 
 /// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.

@@ -99,7 +99,7 @@ class transformer {
 
     std::vector<float> x_, normed_, q_, out_, gate_, up_, sum_, guess_, logits_;
     std::vector<std::uint32_t> owner_;
-    std::vector<entries> entries_{1}; ///< of each owner where layers share, else of the latest layer
+    std::vector<entries> entries_{1};  ///< of each owner where layers share, else of the latest layer
     std::vector<float> cosine_, sine_; ///< (T, pairs)
     std::vector<token_id> probe_;
     std::size_t probe_earlier_ = 0;

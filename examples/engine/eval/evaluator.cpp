@@ -82,7 +82,8 @@ std::string question_of(const example& e, const engine::tokenizer& words) {
 /// Layers with entries of their own.
 double caches(const engine::cache_options& options) {
     std::size_t n = 0;
-    for (std::uint32_t l = 0; l < options.shape.layers; ++l) n += options.owner.empty() || options.owner[l] == l;
+    for (std::uint32_t l = 0; l < options.shape.layers; ++l)
+        n += options.owner.empty() || options.owner[l] == l;
     return static_cast<double>(n);
 }
 

@@ -294,8 +294,8 @@ template <class Types> class retrieval_prompts {
                 r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
                                    slots.memory());
             }
-            r_.store.fit_codec(ref.id, keys, values, r_.plan.model.queries_of(ref.in_layer).of_chunk(in, chunk),
-                             slots.memory());
+            r_.store.fit_codec(ref.id, keys, values,
+                               r_.plan.model.queries_of(ref.in_layer).of_chunk(in, chunk), slots.memory());
         }
     }
 
