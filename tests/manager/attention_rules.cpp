@@ -132,6 +132,7 @@ TEST_CASE("layers that share attend what their owner's prompt was, whatever the 
     equals_the_definition<cache_of<kvtl::presets::full_int8>>(rule, sink_logits(), 2e-2, owners);
     equals_the_definition<cache_of<kvtl::presets::dynakv_estimate>>(rule, sink_logits(), exact, owners);
     equals_the_definition<cache_of<kvtl::presets::snapkv_then_dynakv>>(rule, sink_logits(), exact, owners);
+    equals_the_definition<cache_of<kvtl::presets::mpcache_shared>>(rule, sink_logits(), exact, owners);
 }
 
 TEST_CASE_TEMPLATE("each layer that shares chooses on its own: the bits of a cache that shares nothing",

@@ -145,7 +145,7 @@ template <class Types> class retrieval_stage {
             return done;
         }
         ++r_.stats.steps;
-        if (!stays) return {};
+        if (!stays) return r_.step.remember_choice(lanes), status{}; // which another layer may follow
         r_.bars.note_step(slot, layer, r_.step.facts(lanes));
         r_.arenas.note_call(slot, layer);
         tick(lanes, layer);

@@ -35,8 +35,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using base::ask_for_items, base::attend_memory, base::attend_records, base::attend_rows,
         base::attend_tile, base::attend_unit, base::coming_item, base::count_and_want, base::estimate_rest,
         base::finish_lane, base::gather_unit, base::keep_choice, base::price_units, base::head_partial,
-        base::item_of, base::note_outputs, base::remember_choice, base::tell_lse, base::total_of,
-        base::units_ahead;
+        base::item_of, base::note_outputs, base::tell_lse, base::total_of, base::units_ahead;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -45,7 +44,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using base::chosen_count, base::chosen_of, base::visit_unit, base::visit_window;
+    using base::chosen_count, base::chosen_of, base::remember_choice, base::visit_unit, base::visit_window;
     static constexpr bool by_errors = base::by_errors;
     static constexpr bool by_name = detail::engine_names_units<typename Types::selector>();
 
