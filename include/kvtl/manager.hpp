@@ -17,6 +17,9 @@
 //          shards may run concurrently. A second thread in a shard gets errc::busy, and nothing happens.
 //          begin() may run at any time, end() and rewind() concurrently for sequences of different shards. tokens() and
 //          kept_entries() need the shards of the sequence at rest; stats(), device_info() and memory() need all shards.
+// Layers:  Layers that share a cache (config.owner) each pass k and v of their owner, the same tokens. A call attends them with
+//          what is cached; the call of the last of these layers appends them, and retention decides by its queries.
+//          tokens() counts them from then on. append() is for owners; a prefetch() for another layer does nothing.
 // Numbers: q, k, v and out are floats, f16 or bf16 (tensor_view, tensor_span). 16-bit queries are widened where they are
 //          used, and results are rounded once where they are stored: they equal the rounded results of floats.
 // Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call changes no tokens, no

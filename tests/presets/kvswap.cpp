@@ -54,6 +54,24 @@ TEST_CASE("kvswap without a basis is refused, and says what it needs") {
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
 
+TEST_CASE("layers that share a cache have no bases of their own, which is said") {
+    const scratch_folder folder;
+    const std::string bases = folder.file("bases.bin");
+    write_calibration(bases, model, 32, 5);
+    using cache = calibrated_cache<kvtl::presets::kvswap>;
+    const auto opened = cache::open({.shape = model,
+                                     .owner = {0, 0},
+                                     .max_tokens = 100,
+                                     .memory_bytes = 64 << 20,
+                                     .calibration = bases,
+                                     .engine_inputs = with_calibration::value});
+    REQUIRE_FALSE(opened.ok());
+    CHECK_MESSAGE(
+        opened.error().message.find("owner: preset kvswap reads a calibration, whose layers are all of") !=
+            std::string::npos,
+        opened.error().message);
+}
+
 #ifdef KVTL_HAS_CALIBRATE
 namespace {
 /// An engine records what a text makes its model compute, and fits a file to the recording.

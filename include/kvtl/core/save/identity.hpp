@@ -111,7 +111,7 @@ template <class Preset>
                                                                  std::span<const std::byte> calibration) {
     using types = cache_types<Preset>;
     identity_list all;
-    all.add("layers", g.layers());
+    all.add("layers", c.owner.empty() ? g.layers() : c.owner.size());
     all.add("query_heads", g.query_heads());
     all.add("kv_heads", g.kv_heads());
     all.add("head_dim", g.head_dim());
