@@ -217,6 +217,19 @@ def claims(data, paper):
                  [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}](../log/{f}.md)" for f in c["log"])] for c in rows])
 
 
+def shared_layers(data):
+    """Models whose layers share caches, against the same model whose layers do not."""
+    by = {}
+    for r in data["shared_layers"]:
+        if r["policy"] == "full":
+            by.setdefault((r["model"], r["caches"]), {})[kind_of(r["task"])] = r
+    whole_bytes = max(t["text"]["kept_bytes"] for t in by.values())
+    return table(["model", "caches", "bytes of entries", "needle", "perplexity ratio, text", "KL, text", "KL, needle"],
+                 [[f"`{m}`", str(n), f"{t['text']['kept_bytes'] / whole_bytes:.2f}", share(t["needle"]),
+                   f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.3f}", f"{t['text']['kl']:.3f}",
+                   f"{t['needle']['kl']:.3f}"] for (m, n), t in by.items()])
+
+
 def field(data, measure):
     """What the field compares with: a line per preset and variant, with the columns that the rows name."""
     lines, heads = {}, []
@@ -261,6 +274,8 @@ BLOCKS = {
     "rivals error": lambda d: rivals(d, "error"),
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
+    "shared layers": shared_layers,
+    "shared layers runs": lambda d: runs(d, "shared_layers"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
