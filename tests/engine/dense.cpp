@@ -126,7 +126,8 @@ class bases_file {
 struct stream {
     stream(const kvtl::shape& model, std::size_t tokens, std::uint64_t seed) : data(model, tokens, seed) {}
     drift data;
-    std::shared_ptr<dense_reference<kvtl::f16>> reference = std::make_shared<dense_reference<kvtl::f16>>(data);
+    std::shared_ptr<dense_reference<kvtl::f16>> reference =
+        std::make_shared<dense_reference<kvtl::f16>>(data);
 };
 
 /// What all policies are tried on, made once.
@@ -230,7 +231,8 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         o.memory_bytes = least(o);
         const stream &first = inputs::of(model, 260, 1), &second = inputs::of(model, 260, 2);
         any_cache cache(o);
-        reader<any_cache> a(cache, first.data, 7, first.reference), b(cache, second.data, 7, second.reference);
+        reader<any_cache> a(cache, first.data, 7, first.reference),
+            b(cache, second.data, 7, second.reference);
         CHECK_FALSE(cache.begin().ok());
         a.prefill(120, chunk_of(policy, 50, true));
         b.prefill(60);

@@ -34,7 +34,8 @@ std::vector<float> made_rotation(std::size_t n, std::uint64_t seed) {
 } // namespace
 
 std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
-    static std::map<std::pair<std::size_t, std::uint64_t>, std::vector<float>> known; // every preset asks for the same
+    static std::map<std::pair<std::size_t, std::uint64_t>, std::vector<float>>
+        known; // every preset asks for the same
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
     auto& rows = known[{n, seed}];
