@@ -250,9 +250,8 @@ void runner::prefill(workload& w, engine::progress_bar& bar) {
                 const auto part = [&](std::vector<float>& all) {
                     return std::span(all).first(all.size() / chunk * n);
                 };
-                const bool last =
-                    first + n ==
-                    o_.context; // whose queries say what is retrieved together; the first chunk's fit codecs
+                // The last chunk's queries say what is retrieved together; codecs are fitted to the first one's.
+                const bool last = first + n == o_.context;
                 const std::span<float> asked =
                     wants_.evicts || last || first == 0 ? part(q) : std::span<float>{};
                 w.rows(b, l, first, n, {.q = asked, .k = part(k), .v = part(v), .k_pre = part(k_pre)});
