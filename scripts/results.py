@@ -209,12 +209,17 @@ def step_time(data):
                    f"{rs[0]['mass_recall']:.2f}"] for p, rs in by.items()])
 
 
+def page_of(name):
+    """From a page of a paper: a page of the log, or one of a question."""
+    return f"../{name}.md" if name in ("precision", "quality", "memory", "speed", "long_context") else f"../log/{name}.md"
+
+
 def claims(data, paper):
     rows = [c for c in data["claims"] if c["paper"] == paper]
     if not rows:
         raise Wrong(f"claims: no claim of the paper '{paper}'")
     return table(["claim", "theirs", "here", "holds?", "command"],
-                 [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}](../log/{f}.md)" for f in c["log"])] for c in rows])
+                 [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}]({page_of(f)})" for f in c["log"])] for c in rows])
 
 
 def shared_layers(data):
