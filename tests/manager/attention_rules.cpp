@@ -2,6 +2,7 @@
 // per head that joins the softmax, layers that slide. Against attention by definition, in double precision.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/composed.hpp>
+#include <kvtl/presets/demoting.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -10,6 +11,7 @@
 #include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/snapkv.hpp>
+#include <kvtl/presets/streaming.hpp>
 
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
@@ -154,6 +156,33 @@ TEST_CASE_TEMPLATE("each layer that shares chooses on its own: the bits of a cac
     CHECK(a.stats().steps == b.stats().steps);
     CHECK(a.stats().kept_bytes * 2 == b.stats().kept_bytes * 5); // entries come once, from their owners
     CHECK(a.stats().bytes_by_part.raw_cache * 2 == b.stats().bytes_by_part.raw_cache * 5);
+}
+
+TEST_CASE_TEMPLATE("of layers that share all see what the last one sees, and what leaves leaves for all",
+                   Preset, kvtl::presets::snapkv_group, kvtl::presets::h2o, kvtl::presets::streaming_llm,
+                   kvtl::presets::mikv) {
+    using cache = cache_of<Preset>;
+    auto c = shared_config<cache>();
+    c.prefill_tokens = 300;
+    c.keep_tokens = 64;
+    auto opened = open_cache<cache>(c);
+    const auto seq = opened.begin();
+    REQUIRE(seq.ok());
+    const std::size_t row = stream().query_floats();
+    for (std::size_t first = 0, n = 0; first < 340; first += n) {
+        const bool prompt = first < 300;
+        n = prompt ? 100 : 1;
+        std::vector<std::vector<float>> out(model.layers, std::vector<float>(n * row));
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            kvtl::layer_input in = shared_stream().input(owners[l], first, n); // its owner's queries, too
+            in.last_chunk = first + n >= 300;
+            require_ok(prompt ? opened.prefill(*seq, l, in, out[l]) : opened.attend(*seq, l, in, out[l]));
+        }
+        CHECK((same_bits(out[0], out[3]) && same_bits(out[1], out[3]) && same_bits(out[2], out[4])));
+    }
+    const std::size_t held = opened.kept_entries(*seq, 0);
+    CHECK(held == opened.kept_entries(*seq, 1));
+    CHECK(held < 340 * model.kv_heads);
 }
 
 TEST_CASE("layers that share take the memory and the storage of their owners") {

@@ -1,7 +1,7 @@
 // Which layers of the model share a store (cache_config::owner), and which of them appends to it.
 //
-// What:   a cache has as many stores as there are owners; plans, shards and saved sequences count stores, only the manager
-//         counts layers of the model. A store is numbered by the layer that completes it, the last that attends it, so that
+// What:   a cache has as many stores as there are owners; plans, shards and saved sequences count stores, only calls
+//         count layers of the model. A store is numbered by the layer that completes it, the last that attends it, so that
 //         stores are completed in the order of their numbers. Until that layer comes, the others attend the store and what the
 //         call brings, and leave the store as it was: so prompts are exact for all of them, whatever is dropped at their end.
 // Source: Brandon et al., Reducing Transformer Key-Value Cache Size with Cross-Layer Attention (2024), section 3.2; Sun et

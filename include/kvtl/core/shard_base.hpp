@@ -175,7 +175,7 @@ class shard_base {
         return branches_.holder(slot, layer);
     }
 
-    std::span<layer_place> places_; ///< per layer of the model; empty where none slides
+    std::span<layer_place> places_; ///< per store (core/layer_map.hpp); empty where none slides
 
   private:
     virtual status retry_own_writes(std::uint32_t slot) noexcept = 0;
@@ -206,7 +206,7 @@ class shard_base {
     branch_table branches_;
     shard_division division_;
     std::span<sequence_statistics> calls_; ///< (sequences of this shard)
-    std::uint32_t layers_ = 0;             ///< of the model
+    std::uint32_t layers_ = 0;             ///< stores
 };
 
 /// Calls of a shard that many programs never make: a manager has them compiled where it is saved, loaded or resized.

@@ -3,7 +3,7 @@
 // What:   fork() notes for each layer of the branch the sequence that has it. The first call that touches the layer, of either
 //         of them, copies it before it does anything else. So fork() itself costs a note per layer, and what it needs later is
 //         set aside by it. A branch of a branch that has not been copied names the sequence that has the layer.
-// Shapes: (sequences, layers of the model).
+// Shapes: (sequences, stores of the model, core/layer_map.hpp).
 // Cost:   4 bytes for each where a cache has several sequences. While nothing waits, one comparison per call; else a look at
 //         each sequence.
 // SPDX-License-Identifier: MIT
