@@ -129,8 +129,8 @@ template <class Preset> struct cache_config {
     kvtl::shape shape{};        ///< L, HQ, H, D
     attention_rule attention{}; ///< scale, cap, sliding windows
     /// Per layer: the layer whose keys and values it attends, itself or an earlier one that is its own owner. Empty: every
-    /// layer its own. The cache has storage, index and memory for owners only, and what policies count per layer they count
-    /// per owner. Calls for a layer that shares pass k and v (and k_pre) of its owner, the same tokens again. Layers that slide
+    /// layer its own. The cache has storage, index and memory for owners only. What policies count per layer they count per
+    /// cache, in the order in which the last layers of the caches come, with the query heads of those layers. Calls for a layer that shares pass k and v (and k_pre) of its owner, the same tokens again. Layers that slide
     /// do not share. Presets with a calibration file do not support it.
     std::vector<std::uint32_t> owner{};
     /// Of products of attention. Scores that an index chooses units by are always exact.

@@ -218,6 +218,16 @@ TEST_CASE(
             {.windows = {9, 9, 0, 0, 0}});
     refused({0, 0, 2, 3, 4}, "attention.windows has 2 numbers; valid: one per layer, 5", {.windows = {9, 9}});
 
+    // A choice that layers share is made by the first of them.
+    using sharing = cache_of<kvtl::presets::mpcache_shared>;
+    auto crossed = config_of<sharing>({});
+    crossed.owner = {0, 1, 0, 3, 4};
+    const auto too_late = sharing::open(crossed);
+    REQUIRE_FALSE(too_late.ok());
+    CHECK_MESSAGE(too_late.error().message.find("layer 0 would follow the choice of layer 1") !=
+                      std::string::npos,
+                  too_late.error().message);
+
     auto c = shared_config<cache>(96);
     c.max_sequences = 2;
     auto opened = open_cache<cache>(c);
@@ -240,6 +250,15 @@ TEST_CASE(
         CHECK(rows > 32);
         CHECK(opened.tokens(one.id(), l) == 101);
     }
+    // A layer that an engine leaves out is found at the next token of another one.
+    require_ok(opened.append(one.id(), 0, shared_stream().input(0, 101)));
+    const auto again = opened.append(one.id(), 0, shared_stream().input(0, 102));
+    CHECK_MESSAGE(
+        std::string(again.what()).find("layer 0 has 102 tokens and layer 2 only 101: it was left out") !=
+            std::string::npos,
+        std::string(again.what()));
+    require_ok(opened.append(one.id(), 2, shared_stream().input(2, 101)));
+    require_ok(opened.rewind(one.id(), 1));
     // A layer left out is found where its store is completed.
     require_ok(opened.attend(one.id(), 0, shared_stream().input(0, 101), out));
     CHECK(opened.tokens(one.id(), 0) == 101);

@@ -121,8 +121,10 @@ template <element E> class cache_calls {
 
     /// Decode of one layer: appends k, v (T, H, D) and attends q (T, HQ, D) to out (T, HQ, D). One token is a step;
     /// several, a draft to be verified, are steps one after the other, to the bit: each attends what it would choose
-    /// before the next one comes (with one price for all of them, where the selector has one). As many as the window has room for, where entries are retrieved. Every layer takes
-    /// its tokens before any takes the next ones.
+    /// before the next one comes (with one price for all of them, where the selector has one). Layers that share a cache are
+    /// an exception: what left the window for a draft of one of them has left it for the others, so they may choose
+    /// otherwise. As many as the window has room for, where entries are retrieved. Every layer takes its tokens before any
+    /// takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, tensor_span out,
                                 unsigned shard = all_shards) noexcept {
         return in_shards("attend", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
@@ -576,7 +578,7 @@ template <element E> class cache_calls {
         const std::uint32_t l = layers.store_of(layer);
         if (status e = check_room(call, s, seq, l, tokens); !e) return e;
         if (status e = s.ready(call, seq.slot, l); !e) return e;
-        const std::size_t next = (layer + 1) % layers.layers();
+        const std::size_t next = layers.next_store(layer);
         const std::uint32_t have = s.tokens(seq.slot, l), there = s.tokens(seq.slot, layers.store_of(next));
         if (have != none && there < have)
             return status::failure(

@@ -90,6 +90,12 @@ class layer_map {
     [[nodiscard]] bool completes(std::size_t layer) const noexcept {
         return !shares() || last_[store_[layer]] == layer;
     }
+    /// The next layer that attends another store, or the layer itself.
+    [[nodiscard]] std::size_t next_store(std::size_t layer) const noexcept {
+        std::size_t next = (layer + 1) % layers_;
+        while (next != layer && store_of(next) == store_of(layer)) next = (next + 1) % layers_;
+        return next;
+    }
     /// Layers share the store of this one.
     [[nodiscard]] bool is_shared(std::uint32_t store) const noexcept {
         return shares() && owner_[store] != last_[store];

@@ -86,6 +86,14 @@ template <class Preset>
                                "owner: preset %s reads a calibration, whose layers are all of the model's; "
                                "valid: every layer its own, or a preset without one",
                                preset_name<Preset>().data());
+    constexpr std::uint32_t together = detail::layers_that_share<typename Preset::selector>();
+    for (std::uint32_t s = 0; s < out.layers.stores(); ++s) // a choice is followed in the step that made it
+        if (const std::uint32_t leads = s - s % together; out.layers.owner_of(s) < out.layers.owner_of(leads))
+            return status::failure(
+                errc::unsupported,
+                "owner: layer %u would follow the choice of layer %u before it is made; "
+                "valid for selector %s: caches whose first and last layers come in one order",
+                out.layers.owner_of(s), out.layers.owner_of(leads), Preset::selector::name.data());
     auto windows = out.layers.windows_of_stores(c.attention.windows);
     if (!windows) return windows.error();
     out.config.attention.windows = *std::move(windows);

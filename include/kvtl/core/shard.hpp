@@ -86,8 +86,11 @@ template <class Types> class alignas(64) shard final : public shard_base {
         static_cast<void>(slides(layer)); // it does not; its number
         if (out.empty()) return {};
         if constexpr (hands_over)
-            if (decoder().tokens(slot, layer) == 0)
+            if (decoder().tokens(slot, layer) == 0) {
+                if (retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer))
+                    if (status s = check_moved("prefill", slot, layer); !s) return s;
                 return retention_.attend_only(slot, layer, in, tokens, out);
+            }
         return decoder().attend_only(slot, layer, in, tokens, out);
     }
     status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,

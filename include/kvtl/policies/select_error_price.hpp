@@ -23,7 +23,8 @@
 // Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
 //         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
 //         slightly from those of single calls. Outputs also depend on what is resident, and so on memory_bytes and on
-//         what a prefetch has evicted. A unit that a prefetch reads counts as not resident.
+//         what a prefetch has evicted. A unit that a prefetch reads counts as not resident. Where layers share a cache,
+//         lambda follows what the last of them attends.
 // Source: no paper; rate-distortion allocation with one Lagrange multiplier (H. Everett, Operations Research
 //         11 (1963)).
 // SPDX-License-Identifier: MIT

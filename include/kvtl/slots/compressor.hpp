@@ -271,13 +271,12 @@ concept compressor_knows_lanes =
          { s.share(config, tokens, memory) }
          noexcept;
      }) &&
-    (!detail::codec_fits_lanes<P>() ||
-     requires(const typename P::state& s, rows_view<float> rows) {
-         { s.lane_bytes() }
-         noexcept->std::same_as<std::size_t>;
-         { s.fit_scratch_bytes(rows.count) }
-         noexcept->std::same_as<std::size_t>;
-     } && (detail::codec_fits<P, float> && detail::codec_fits<P, typename P::plain_type>)) &&
+    (!detail::codec_fits_lanes<P>() || (requires(const typename P::state& s, rows_view<float> rows) {
+        { s.lane_bytes() }
+        noexcept->std::same_as<std::size_t>;
+        { s.fit_scratch_bytes(rows.count) }
+        noexcept->std::same_as<std::size_t>;
+    } && (detail::codec_fits<P, float> && detail::codec_fits<P, typename P::plain_type>))) &&
     (!detail::codec_per_lane<P>() || requires(const typename P::state& s, const codec_lane& lane) {
         { s.at(lane) }
         noexcept->std::same_as<typename P::state>;

@@ -94,7 +94,7 @@ template <class Types> class retrieval_stage {
             restore(before);
             return done;
         }
-        if (!stays) rewind(slot, layer, tokens - 1);
+        if (!stays) rewind(slot, layer, tokens - 1); // within the window, which was as long as the draft
         return {};
     }
 
