@@ -168,7 +168,7 @@ template <class Types> class row_sizes {
                                    static_cast<double>(guaranteed) * p.shard_sequences,
                                    static_cast<double>(most));
         p.guaranteed_blocks = static_cast<std::uint32_t>(guaranteed);
-        p.most_rows = score::evicts_in_decode ? std::max(p.prefill_tokens, most_kept()) + p.slack + 2
+        p.most_rows = score::evicts_in_decode ? std::max(p.prefill_tokens, most_kept(budget)) + p.slack + 2
                                               : p.max_tokens + 1;
         least_blocks = p.guaranteed_blocks * p.shard_sequences;
         const std::uint64_t lane =
@@ -180,12 +180,16 @@ template <class Types> class row_sizes {
         return {};
     }
 
-    /// Entries of a lane, at most, where decode evicts.
-    [[nodiscard]] std::uint32_t most_kept() const noexcept {
+    /// Entries of a lane, at most, where decode evicts: those that fit into the largest limit that the budget gives.
+    [[nodiscard]] std::uint32_t most_kept(const budget_state& budget) const noexcept {
         const retention_plan& p = plan;
-        if constexpr (!Types::demotes) return p.keep;
-        const std::uint64_t limit = std::uint64_t{p.keep} * (Types::budget::late ? p.layers : 1);
-        return static_cast<std::uint32_t>(std::min<std::uint64_t>(p.max_tokens, p.demotion.room(limit)));
+        // A prompt that is evicted from as it comes has no number of entries that compete.
+        const std::uint32_t competing = score::evicts_in_prompt ? none : budgets.most;
+        std::uint64_t limit = p.keep;
+        for (std::uint32_t l = 0; l < p.layers; ++l)
+            limit = std::max(limit, std::uint64_t{budgets.pinned} + budget.provisional(l, competing));
+        return static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(p.max_tokens, Types::demotes ? p.demotion.room(limit) : limit));
     }
     /// Entries of a head, on average, when decode ends.
     [[nodiscard]] std::uint64_t decode_rows() const noexcept {

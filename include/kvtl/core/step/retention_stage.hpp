@@ -349,7 +349,8 @@ template <class Types> class retention_stage {
     void chain_parts(part_stream& io, std::uint32_t slot, kept_lane& lane, const block_chain& chain,
                      std::uint32_t per_block, Open&& open) noexcept {
         std::uint32_t rows = chain.rows;
-        io.count(rows, book_.plan.most_rows, "rows of a lane");
+        const std::uint32_t others = book::entries(lane) - rows; // those of the other chain
+        io.count(rows, book_.plan.most_rows - std::min(book_.plan.most_rows, others), "rows of a lane");
         if (io.loads() && rows > 0) {
             if (status s = book_.reserve(slot, blocks_for(rows, per_block), io.call(), book::rows_for::chunk);
                 !s)
