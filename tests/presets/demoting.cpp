@@ -2,6 +2,8 @@
 // which form, what attention over both is, and how layers divide memory.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
+#include <kvtl/policies/budget_pyramid.hpp>
+#include <kvtl/policies/retain_key_norm.hpp>
 #include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/presets/demoting.hpp>
 
@@ -27,6 +29,12 @@ struct mikv : kvtl::presets::mikv {
 struct arkv : kvtl::presets::arkv {
     using compressor = kvtl::raw<float>;
     using retention = kvtl::demote<kvtl::running_moments, kvtl::int8_row<float>>;
+};
+
+/// A budget that gives the first layer more than keep_tokens, and a score that needs no queries.
+struct norm_pyramid : kvtl::presets::mikv {
+    using retention = kvtl::demote<kvtl::key_norm, kvtl::int2_group<>, kvtl::channels::balanced>;
+    using budget = kvtl::pyramid;
 };
 
 template <class Cache> typename Cache::config sized(std::uint32_t keep) {
@@ -311,6 +319,34 @@ TEST_CASE(
         for (std::uint32_t t = prompt; t < prompt + 30; ++t)
             CHECK(decode_and_compare(cache, seq, data, t) < 5e-2);
     }
+}
+
+TEST_CASE("a layer may hold more than keep_tokens; large keys are balanced, and queries are asked for") {
+    drift data(small, 400, 34);
+    using cache_t = kvtl::kv_manager<norm_pyramid>;
+    auto cache = open_cache<cache_t>(sized<cache_t>(40));
+    const auto seq = *cache.begin();
+    auto in = data.input(0, 0, prompt);
+    in.q = {};
+    const kvtl::status refused = cache.prefill(seq, 0, in, {});
+    CHECK(refused.code() == kvtl::errc::invalid_argument);
+    CHECK(std::string(refused.what()).find("q is empty") != std::string::npos);
+    feed_prompt(cache, seq, data, prompt);
+    const auto& plan = kvtl::shard_access::of(cache, 0).kept().plan();
+    std::vector<float> out(data.query_floats());
+    for (std::uint32_t t = prompt; t < 280; ++t)
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            auto step = data.input(l, t);
+            std::vector<float> large(data.k(l, t).begin(), data.k(l, t).end());
+            for (std::size_t d = 0; d < 8; ++d) large[d] = 60000.0F; // beyond f16 where it is multiplied
+            if (t == prompt) step.k = std::span<const float>(large);
+            require_ok(cache.attend(seq, l, step, out));
+            CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
+            for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h).size() <= plan.most_rows);
+        }
+    CHECK(kept(cache, seq, 0, 0).size() > plan.demotion.room(plan.keep));
+    const auto moved = demoted(cache, seq, 0, 0);
+    CHECK(std::binary_search(moved.begin(), moved.end(), prompt)); // the large key
 }
 
 } // namespace presets_demoting_test

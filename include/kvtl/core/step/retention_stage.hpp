@@ -423,8 +423,8 @@ template <class Types> class retention_stage {
                                       std::uint32_t tokens) const noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (status s = check_length(lanes, tokens); !s) return s;
-        constexpr bool queries =
-            score::source == score_source::window || score::source == score_source::prompt;
+        constexpr bool queries = score::source == score_source::window ||
+                                 score::source == score_source::prompt || Types::balances_channels;
         if (queries && in.q.empty())
             return status::failure(errc::invalid_argument,
                                    "prefill: q is empty; valid: the chunk's queries, retention %s reads them",
