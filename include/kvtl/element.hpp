@@ -60,6 +60,14 @@ template <element E> [[nodiscard]] constexpr std::string_view element_name() noe
     return std::bit_cast<float>(sign | ((113U - shift) << 23) | ((mantissa & 0x3FFU) << 13));
 }
 
+/// The largest finite number of E.
+template <element E> [[nodiscard]] constexpr float largest_of() noexcept {
+    if constexpr (std::same_as<E, f16>)
+        return 65504.0F;
+    else
+        return std::bit_cast<float>(std::same_as<E, bf16> ? 0x7F7F0000U : 0x7F7FFFFFU);
+}
+
 /// Rounds to nearest even; overflow becomes infinity, NaN stays NaN.
 template <element E> [[nodiscard]] constexpr E from_float(float x) noexcept {
     if constexpr (std::same_as<E, float>) {

@@ -2,7 +2,9 @@
 // which form, what attention over both is, and how layers divide memory.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/shard_access.hpp>
+#include <kvtl/policies/budget_head_adaptive.hpp>
 #include <kvtl/policies/budget_pyramid.hpp>
+#include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_key_norm.hpp>
 #include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/presets/demoting.hpp>
@@ -36,6 +38,17 @@ struct norm_pyramid : kvtl::presets::mikv {
     using retention = kvtl::demote<kvtl::key_norm, kvtl::int2_group<>, kvtl::channels::balanced>;
     using budget = kvtl::pyramid;
 };
+
+/// Neither what drops entries for which there is room nor budgets that compare scores: a second chain has no place in these.
+struct masked : mikv {
+    using retention = kvtl::demote<kvtl::external_mask, kvtl::int2_group<float>>;
+};
+struct compared : mikv {
+    using budget = kvtl::head_adaptive<>;
+};
+static_assert(kvtl::demotion_agrees<mikv> && kvtl::demotion_agrees<arkv> &&
+              kvtl::demotion_agrees<norm_pyramid>);
+static_assert(!kvtl::demotion_agrees<masked> && !kvtl::demotion_agrees<compared>);
 
 template <class Cache> typename Cache::config sized(std::uint32_t keep) {
     typename Cache::config c;
@@ -239,11 +252,40 @@ TEST_CASE(
         const auto& pool = kvtl::shard_access::of(cache, 0).kept().pool();
         CHECK(pool.used_peak() <= kvtl::shard_access::of(cache, 0).kept().plan().guaranteed_blocks);
         CHECK(cache.stats().kept_entries == rows_held(cache, other));
-        require_ok(cache.rewind(other, 4));
-        for (std::size_t i = 0; i < 4; ++i)
-            for (const std::uint32_t t : kept(cache, other, i / 2, i % 2)) CHECK(t < 376);
         require_ok(cache.end(other));
         CHECK(pool.free_blocks() == pool.size());
+
+        // Until the first entry is dropped: then every lane has all of the latest tokens, also behind the window.
+        const auto again = *cache.begin();
+        feed_prompt(cache, again, data, prompt);
+        std::uint32_t t = prompt;
+        for (; t < 380 && rows_held(cache, again) == std::size_t{4} * t; ++t)
+            for (std::size_t l = 0; l < small.layers; ++l)
+                require_ok(cache.attend(again, l, data.input(l, t), out));
+        tokens_t moved[4];
+        std::uint32_t n = t;
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            const tokens_t all = kept(cache, again, i / 2, i % 2);
+            std::uint32_t found = 0;
+            while (found < all.size() && all[all.size() - 1 - found] + found + 1 == t) ++found;
+            n = std::min(n, found);
+            moved[i] = demoted(cache, again, i / 2, i % 2);
+        }
+        CAPTURE(t);
+        REQUIRE(n > 5);
+        REQUIRE(n < t);
+        const auto left = [&](std::uint32_t token) { return token + n >= t; };
+        const kvtl::status refused = cache.rewind(again, n + 1);
+        CHECK(refused.code() == kvtl::errc::out_of_range);
+        CHECK(std::string(refused.what()).find("only " + std::to_string(n) + " are") != std::string::npos);
+        const std::size_t before = rows_held(cache, again);
+        require_ok(cache.rewind(again, n));
+        CHECK(rows_held(cache, again) == before - std::size_t{4} * n);
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            CHECK(std::erase_if(moved[i], left) > 0);
+            CHECK(demoted(cache, again, i / 2, i % 2) == moved[i]);
+            for (const std::uint32_t token : kept(cache, again, i / 2, i % 2)) CHECK(!left(token));
+        }
     };
     run(static_cast<mikv*>(nullptr));
     run(static_cast<arkv*>(nullptr));
@@ -338,15 +380,15 @@ TEST_CASE("a layer may hold more than keep_tokens; large keys are balanced, and 
         for (std::size_t l = 0; l < small.layers; ++l) {
             auto step = data.input(l, t);
             std::vector<float> large(data.k(l, t).begin(), data.k(l, t).end());
-            for (std::size_t d = 0; d < 8; ++d) large[d] = 60000.0F; // beyond f16 where it is multiplied
+            std::fill_n(large.begin(), 8, 60000.0F); // what multiplies it takes it beyond f16
             if (t == prompt) step.k = std::span<const float>(large);
             require_ok(cache.attend(seq, l, step, out));
             CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
             for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h).size() <= plan.most_rows);
+            const auto moved = demoted(cache, seq, 0, 0);
+            if (t == prompt + window) CHECK(std::binary_search(moved.begin(), moved.end(), prompt));
         }
     CHECK(kept(cache, seq, 0, 0).size() > plan.demotion.room(plan.keep));
-    const auto moved = demoted(cache, seq, 0, 0);
-    CHECK(std::binary_search(moved.begin(), moved.end(), prompt)); // the large key
 }
 
 } // namespace presets_demoting_test

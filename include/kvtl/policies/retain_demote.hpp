@@ -9,14 +9,15 @@
 //         chains in one softmax, and scores that read attention mass get it for both.
 //         With `channels::balanced`, key channel d is stored as k_d b_d and multiplied by q_d / b_d, where
 //         b_d = sqrt(max |q_d| / max |k_d|) over the prompt and the queries of the lane. So an outlier channel
-//         of keys does not set the step of its group. b_d is 1 where a maximum is 0.
+//         of keys does not set the step of its group. b_d is 1 where that is 0 or not finite, and k_d b_d is cut off
+//         at the largest number of plain_type.
 // Cost:   one encoding per demoted entry; R is 81 for 2 bits and 28 for E4M3 beside f16 at D = 64. Balanced:
 //         D floats per lane, a pass over the prompt's queries and keys, and a division of the query per step.
 // Source: MiKV (Yang et al. 2024, "No Token Left Behind"), with its channel balancer; ARKV (2026).
 //         Deviation: both papers fix the number of entries in each form. A part of the limit that stays in the
 //         first chain drops more entries, and finds fewer needles (bench/DEAD_ENDS.md).
 // Limits: entries stay in rows in memory and keep their positions. Scores that evict while a prompt comes in
-//         do not apply. Codec: a codec of single entries with the settings of its default config.
+//         or drop entries for which there is room do not apply, nor budgets that compare scores. Codec: a codec of single entries with the settings of its default config.
 // SPDX-License-Identifier: MIT
 #pragma once
 

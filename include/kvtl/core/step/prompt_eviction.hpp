@@ -203,7 +203,8 @@ template <class Types> class prompt_eviction {
                 float most = 0;
                 for (std::size_t t = 0; t < keys.count; ++t)
                     most = std::max(most, std::fabs(to_float(keys.row(t)[d])));
-                factor[d] = factor[d] > 0.0F && most > 0.0F ? std::sqrt(factor[d] / most) : 1.0F;
+                const float balance = std::sqrt(factor[d] / most);
+                factor[d] = std::isnormal(balance) ? balance : 1.0F; // a query is divided by it
             }
         }
     }

@@ -8,6 +8,7 @@
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/statistics.hpp>
 
+#include <algorithm>
 #include <cassert>
 #include <cstdio>
 
@@ -120,7 +121,9 @@ template <class Types> struct eviction_state {
                                const E* v) const noexcept requires(Types::demotes) {
         if constexpr (Types::balances_channels) {
             const std::span<const float> factor = balance_of(lane);
-            for (std::size_t d = 0; d < factor.size(); ++d) k[d] = from_float<E>(to_float(k[d]) * factor[d]);
+            constexpr float most = largest_of<E>();
+            for (std::size_t d = 0; d < factor.size(); ++d)
+                k[d] = from_float<E>(std::clamp(to_float(k[d]) * factor[d], -most, most));
         }
         const std::uint32_t i = to.push(token);
         static_cast<void>(demoted_codec.encode_key(k, 0, to.key_record(i)));
