@@ -190,9 +190,10 @@ template <class T> consteval void explain_dropping() {
                   "drop<..> and a budget that is not late only");
     static_assert(
         holds(demotion_agrees<T>),
-        "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score "
-        "that does not evict while the prompt comes in, such as heavy_hitters_after_prompt, and the "
-        "position original");
+        "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score that does "
+        "not evict while the prompt comes in and drops nothing below the limit, such as "
+        "heavy_hitters_after_prompt, the position original, and a budget that does not compare scores, such "
+        "as uniform or cascade");
     static_assert(holds(demoted_codec_agrees<T>),
                   "[kvtl] retention: it demotes to a codec of single entries of one head after RoPE, with "
                   "the compressor's plain_type, records of one size and no tables, such as int4_group<>");

@@ -162,10 +162,6 @@ template <class Types> class decode_eviction {
             std::uint32_t most = lane.limit;
             if constexpr (requires { book_->score.headroom(); })
                 most -= std::min(most, book_->score.headroom());
-            const auto unwanted = [&](float worth) {
-                if constexpr (drops_unwanted) return !book_->score.wanted(worth);
-                return false;
-            };
             if constexpr (Types::demotes) {
                 const auto demoted = book_->open_demoted(lane);
                 const auto parts = book_->plan.demotion.divide(most, book::entries(lane),
@@ -174,11 +170,15 @@ template <class Types> class decode_eviction {
                     if (held.size() <= parts.full) return false;
                     return book_->demote(lane, held, demoted, least), true;
                 });
-                each_least(demoted, token, [&](std::uint32_t least, float worth) {
-                    if (demoted.size() <= parts.demoted && !unwanted(worth)) return false;
+                each_least(demoted, token, [&](std::uint32_t least, float) {
+                    if (demoted.size() <= parts.demoted) return false;
                     return demoted.remove(least), true;
                 });
             } else {
+                const auto unwanted = [&](float worth) {
+                    if constexpr (drops_unwanted) return !book_->score.wanted(worth);
+                    return false;
+                };
                 each_least(held, token, [&](std::uint32_t least, float worth) {
                     if (held.size() <= most && !unwanted(worth)) return false;
                     if constexpr (merges)
