@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 namespace kvtl { inline namespace v0 {
 
@@ -429,14 +430,18 @@ template <class Types> class prompt_eviction {
     template <class Rows> void drop_least(const Rows& held, std::uint32_t n, std::uint32_t tokens) noexcept {
         if (n == 0) return;
         const std::span<float> worth = book_->board(0, held.size()); // of no use any more
-        for (std::uint32_t i = 0; i < held.size(); ++i) worth[i] = -settled_worth(*book_, held, i, tokens);
-        const std::span<std::uint32_t> least = book_->memory.order.first(n);
-        static_cast<void>(simd::top_k(worth.data(), held.size(), n, least.data(), book_->memory.ranking));
+        for (std::uint32_t i = 0; i < held.size(); ++i) worth[i] = settled_worth(*book_, held, i, tokens);
+        const std::span<std::uint32_t> order = book_->memory.order.first(held.size()), least = order.first(n);
+        std::iota(order.begin(), order.end(), 0U);
+        std::nth_element(order.begin(), least.end(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+            return worth[a] != worth[b] ? worth[a] < worth[b] : held.token(a) > held.token(b);
+        });
         std::sort(least.begin(), least.end(), std::greater<>());
         for (const std::uint32_t i : least) held.remove(i);
     }
 
-    /// A late budget's view of a sequence. Where entries are demoted it shows those that are not.
+    /// A late budget's view of a sequence. Where entries are demoted it shows those that are not, and no budget visits it
+    /// (demotion_agrees).
     struct score_board_view {
         book* shard;
         std::uint32_t slot;
