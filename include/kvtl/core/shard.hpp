@@ -324,7 +324,7 @@ template <class Types> class alignas(64) shard final : public shard_base {
         for (std::uint32_t l = first; l < end; ++l) {
             if (!retention_.holds(slot, l)) continue;
             layer_input last = in;
-            if (l != layer || repeated) last.q = {}; // queries of another layer say nothing about this one
+            if (l != layer) last.q = {}; // queries of another layer say nothing about this one
             if (status s = decoder().take_over(slot, l, retention_, last, last.q.empty() ? 0 : chunk); !s)
                 return s;
             retention_.forget(slot, l);
