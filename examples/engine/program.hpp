@@ -29,8 +29,9 @@ void require(bool good, const std::string& message);
 /// Numbers of 1 or more between commas, each once. Throws bad_input.
 [[nodiscard]] std::vector<std::size_t> whole_numbers(const std::string& list, const char* option);
 
-/// --share-layers of a model with so many layers: the owner of each (kvtl::cache_config::owner), which is a list, or N, which
-/// has each N neighbouring layers attend the first of them; nothing of "". Throws bad_input.
+/// --share-layers of a model with so many layers: the owner of each layer (kvtl::cache_config::owner). `list` names the owners,
+/// or is a number N: of each N neighbouring layers all attend the first. Empty if `list` is, or if no layer shares. Throws
+/// bad_input.
 [[nodiscard]] std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t layers);
 inline constexpr const char* share_layers_help =
     "N: of each N neighbouring layers all attend the keys and values of the first, whose cache is the only "

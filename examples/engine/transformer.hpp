@@ -31,8 +31,8 @@ class transformer {
     /// All three must outlive it. `chunk` is the most tokens that pass through the layers together.
     transformer(const model& m, kv_cache& cache, thread_pool& pool, std::size_t chunk = 512);
 
-    /// From the next sequence on each layer attends the keys and values of its owner (kvtl::cache_config::owner, which the
-    /// cache must have too); those of other layers are not computed. Empty: every layer its own.
+    /// Each layer of the sequences that begin after this call attends the keys and values of its owner. The cache must have
+    /// the same kvtl::cache_config::owner. Only owners compute keys and values. Empty: every layer its own.
     void share_layers(std::vector<std::uint32_t> owner);
 
     /// Begins a sequence in the cache; the previous one is ended. Throws run_failure.

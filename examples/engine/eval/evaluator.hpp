@@ -79,8 +79,8 @@ class evaluator {
     /// Likewise, by a trained lookahead, which must outlive the evaluator.
     void look_ahead(const engine::trained_lookahead& ahead) { transformer_.look_ahead(ahead); }
 
-    /// Runs the full model; where layers share, also as it is when none does, whose logits all are compared with. Throws
-    /// run_failure.
+    /// Runs the full model. If layers share, the model without sharing runs too: every cache is compared with its logits.
+    /// Throws run_failure.
     void record(const task& of, const example& e);
 
     /// Measures a policy on the example that was recorded last. Throws run_failure.
