@@ -3,7 +3,7 @@
 // Paper: "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM" (Kang et al. 2024).
 // Composed here: kivi_2 with `residual_corrected` records: rank 2 and 2 % outliers for each head and 32 tokens, of keys and of
 // values. An entry of D = 64 takes 82.25 bytes instead of 256; 48 of them are codes. In the paper one matrix spans the prompt,
-// so rank 4 costs next to nothing there; over 32 tokens rank 2 costs as much as three quarters of a bit.
+// so rank 4 costs next to nothing there; over 32 tokens rank 2 costs 1.5 bits per number.
 //
 // No cluster can be used with it: entries of clusters move one by one, and 32 tokens share a record.
 // SPDX-License-Identifier: MIT
