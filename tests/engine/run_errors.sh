@@ -46,6 +46,7 @@ for setting in nonsense a.b=1 .b.c=1 a.b.c a.b.c=; do
     one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
 done
 one_line "--share-layers: 3; valid: 1 to 2 layers, or a list" "${base[@]}" --share-layers 3
+one_line "--share-layers: 0; valid: 1 to 2 layers, or a list" "${base[@]}" --share-layers 0
 one_line "--share-layers: 'x'; valid: a number of layers, or a layer for each" "${base[@]}" --share-layers 0,x
 one_line "--share-layers: owner[1] is 2; valid: the layer itself or one before it" "${base[@]}" --share-layers 0,2
 one_line "--keep-tokens: valid: 0, as policy $policy keeps every entry" "${base[@]}" --keep-tokens 64
