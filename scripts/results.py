@@ -160,10 +160,10 @@ def precision(data, which):
     for r in data["precision"]:
         of = "kept" if r["keep_tokens"] else "whole" if r["attend_tokens"] >= 2048 or r["policy"] == "full" else "chosen"
         if of == which:
-            name = f"{r['policy']}`, {r['keep_tokens']} kept" if of == "kept" else f"{r['policy']}`"
+            name = f"`{r['policy']}`" + (f", {r['keep_tokens']} kept" if of == "kept" else "") + (f", {r['variant']}" if r.get("variant") else "")
             by.setdefault(name, {})[kind_of(r["task"])] = r
     return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "KL, needle", "needle"],
-                 [[f"`{p}", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
+                 [[p, f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
                    f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", f"{t['needle']['kl']:.5f}", share(t["needle"])] for p, t in by.items()])
 
 
@@ -180,8 +180,9 @@ def demotion(data):
         rows.append([f"`{name}`", "all" if keep is None else str(keep)]
                     + ([f"{needle['kept_bytes'] / 1024:.0f}", f"{needle['bytes_per_entry']:.0f}", entries,
                         share(needle), f"{needle['kl']:.3f}"] if needle else ["-"] * 5)
-                    + ([f"{text['kl']:.4f}", f"{text['top1_agreement']:.3f}"] if text else ["-", "-"]))
-    return table(["preset", "keep_tokens", "KiB kept", "bytes/entry", "entries per head", "needle", "KL, needle", "KL, text", "top-1, text"], rows)
+                    + ([f"{text['kl']:.4f}", f"{text['top1_agreement']:.3f}", f"{math.exp(text['nll'] - text['nll_full']):.4f}"] if text else ["-"] * 3))
+    return table(["preset", "keep_tokens", "KiB kept", "bytes/entry", "entries per head", "needle", "KL, needle", "KL, text", "top-1, text",
+                  "perplexity ratio"], rows)
 
 
 def whole(data, measure):
@@ -211,7 +212,7 @@ def step_time(data):
 
 def page_of(name):
     """From a page of a paper: a page of the log, or one of a question."""
-    return f"../{name}.md" if name in ("precision", "quality", "memory", "speed", "long_context") else f"../log/{name}.md"
+    return f"../{name}.md" if name in ("precision", "demotion", "quality", "memory", "speed", "long_context") else f"../log/{name}.md"
 
 
 def claims(data, paper):
@@ -227,12 +228,12 @@ def shared_layers(data):
     by = {}
     for r in data["shared_layers"]:
         if r["policy"] == "full":
-            by.setdefault((r["model"], r["caches"]), {})[kind_of(r["task"])] = r
+            by.setdefault((r["model"], r["caches"], r["owner"]), {})[kind_of(r["task"])] = r
     whole_bytes = max(t["text"]["kept_bytes"] for t in by.values())
-    return table(["model", "caches", "bytes of entries", "needle", "perplexity ratio, text", "KL, text", "KL, needle"],
-                 [[f"`{m}`", str(n), f"{t['text']['kept_bytes'] / whole_bytes:.2f}", share(t["needle"]),
+    return table(["model", "caches", "owner of each layer", "bytes of entries", "needle", "perplexity ratio, text", "KL, text", "KL, needle"],
+                 [[f"`{m}`", str(n), f"`{owner}`", f"{t['text']['kept_bytes'] / whole_bytes:.2f}", share(t["needle"]),
                    f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.3f}", f"{t['text']['kl']:.3f}",
-                   f"{t['needle']['kl']:.3f}"] for (m, n), t in by.items()])
+                   f"{t['needle']['kl']:.3f}"] for (m, n, owner), t in by.items()])
 
 
 def field(data, measure):
