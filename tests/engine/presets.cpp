@@ -176,15 +176,17 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
                 CHECK(std::abs(logits[top[0].get<token_id>()] - top[1].get<float>()) < 2e-2F);
             const auto greedy = prompt.at("greedy32").get<std::vector<token_id>>();
             const auto margin = prompt.at("margin32").get<std::vector<float>>();
-            // Entries of signed bytes move logits by some tenths, 4 bits by more, and 2 bits may derail the text. The
-            // prompt itself is attended as it came.
+            // Entries of signed bytes move logits by some tenths, 4 bits and corrected 2 bits by more, 2 bits by the most.
+            // Every preset reads the reference's tokens. A third of the margins are above 6. The prompt itself is attended
+            // as it came.
             const auto has = [&](std::string_view part) {
                 return policy.find(part) != std::string_view::npos;
             };
             const bool bytes = policy.ends_with("_int8"),
-                       bits = has("_int4") || has("_k8v4") || has("_fp8") || policy == "kivi_4",
-                       two = has("_int2") || policy == "kivi_2" || policy == "gear";
-            const float near = two ? 20.0F : bits ? 3.0F : bytes ? 1.0F : 4e-2F;
+                       bits = has("_int4") || has("_k8v4") || has("_fp8") || policy == "kivi_4" ||
+                              policy == "gear",
+                       two = has("_int2") || policy == "kivi_2";
+            const float near = two ? 6.0F : bits ? 3.0F : bytes ? 1.0F : 4e-2F;
             for (std::size_t i = 0; i < greedy.size(); ++i) {
                 if (margin[i] > near) CHECK(highest(logits, 1)[0].first == greedy[i]);
                 logits = run.step(greedy[i]);
