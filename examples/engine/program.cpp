@@ -61,9 +61,8 @@ std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t laye
     }
     if (owner.size() == 1 && (layers > 1 || owner[0] > 0)) { // 0 is the list of one layer
         const std::uint32_t n = owner[0];
-        require(n > 0 && n <= layers,
-                "--share-layers: " + std::to_string(n) + "; valid: 1 to " + std::to_string(layers) +
-                    " layers, or a list");
+        require(n > 0 && n <= layers, "--share-layers: " + std::to_string(n) + "; valid: 1 to " +
+                                          std::to_string(layers) + " layers, or a list");
         owner.clear();
         for (std::uint32_t l = 0; l < layers; ++l) owner.push_back(l - l % n);
     }
