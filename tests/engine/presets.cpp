@@ -2,12 +2,14 @@
 // bit the same on every backend and thread count; with 256 entries it still finds what was hidden far back,
 // from a real file.
 // SPDX-License-Identifier: MIT
+#include "error.hpp"
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
 #include "lookahead.hpp"
 #include "model.hpp"
 #include "policy_list.hpp"
+#include "program.hpp"
 #include "sampler.hpp"
 #include "support/calibrated.hpp"
 #include "support/gates_file.hpp"
@@ -148,6 +150,14 @@ TEST_CASE("the family that a policy is listed in is what it does") {
             CHECK_FALSE(wants.evicts);
         CHECK(p.about.size() <= 80);
     }
+}
+
+TEST_CASE("--share-layers: a number of layers, or the owner of each, also of one layer") {
+    CHECK(owners_of("3", 5) == std::vector<std::uint32_t>{0, 0, 0, 3, 3});
+    CHECK(owners_of("0,0,2", 3) == std::vector<std::uint32_t>{0, 0, 2});
+    for (const char* none : {"", "0", "1"}) CHECK(owners_of(none, 1).empty());
+    CHECK_THROWS_WITH_AS(static_cast<void>(owners_of("7", 1)),
+                         "--share-layers: 7; valid: 1 to 1 layers, or a list", bad_input);
 }
 
 TEST_CASE("with everything attended every preset gives the reference's logits and tokens") {
