@@ -175,11 +175,11 @@ def demotion(data):
     rows = []
     for (name, keep), t in sorted(by.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         needle, text = t.get("needle"), t.get("text")
-        of_layers = needle["kept_entries_by_layer"] if needle else []
+        held = needle or text
+        of_layers = held["kept_entries_by_layer"]
         entries = f"{sum(of_layers) / len(of_layers):.0f}" if of_layers else "all"
-        rows.append([f"`{name}`", "all" if keep is None else str(keep)]
-                    + ([f"{needle['kept_bytes'] / 1024:.0f}", f"{needle['bytes_per_entry']:.0f}", entries,
-                        share(needle), f"{needle['kl']:.3f}"] if needle else ["-"] * 5)
+        rows.append([f"`{name}`", "all" if keep is None else str(keep), f"{held['kept_bytes'] / 1024:.0f}", f"{held['bytes_per_entry']:.0f}",
+                     entries, share(needle), f"{needle['kl']:.3f}" if needle else "-"]
                     + ([f"{text['kl']:.4f}", f"{text['top1_agreement']:.3f}", f"{math.exp(text['nll'] - text['nll_full']):.4f}"] if text else ["-"] * 3))
     return table(["preset", "keep_tokens", "KiB kept", "bytes/entry", "entries per head", "needle", "KL, needle", "KL, text", "top-1, text",
                   "perplexity ratio"], rows)
