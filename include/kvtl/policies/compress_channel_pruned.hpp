@@ -13,8 +13,9 @@
 // Error:  the part of a key that its pruned channels hold. lambda = 0 is exact.
 // Limits: head_dim up to max_dim.
 // Source: "ThinK: Thinner Key Cache by Query-Driven Pruning", section 3: the query-driven criterion, the last 32 queries, and
-//         lambda of 0.4. Deviations: channels are those of the prompt's first chunk (of the whole prompt behind a retention that
-//         drops, or with clusters). Decoded keys lose the same channels when they leave the window; the paper keeps them whole.
+//         lambda of 0.4. Deviations: channels are those of the prompt's first chunk (with clusters, of the whole prompt; behind a
+//         retention that drops, of what it kept, by the queries of the last chunk). Under a late budget only the last layer
+//         comes with its queries, and the lengths of keys decide in the others. Decoded keys lose the same channels when they leave the window; the paper keeps them whole.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -11,12 +11,15 @@
 //         2 % outliers: an entry takes 48 + 24 + 10.25 bytes instead of 256.
 // Cost:   scores: those of `Codec`; for each query and 32 tokens r (D + 32) multiply-adds, and one for each number of S.
 //         Encoding takes (2 iterations + 1) * 2 * 32 D r multiply-adds for each of keys and values, and a selection of S.
-// Error:  differences beyond 65504 are cut off; everything else is what r and S leave.
+//         The stack of `encode` holds 14 bytes for each of the 32 max_dim numbers, and less than 12 KiB more.
+// Error:  differences beyond 65504 are cut off, so that larger numbers get worse than with `Codec`; everything else is
+//         what r and S leave.
 // Limits: codecs of granules with floats as plain_type, keys after RoPE, and no tables of their own. head_dim up to max_dim.
 // Source: "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM" (Kang et al. 2024,
 //         section 3): quantised backbone, low rank by power iteration per head, sparse outliers. Deviations: its buffers are
 //         the granules of `Codec`, in the prompt too, where the paper has one matrix for the whole prompt. Outliers are
-//         counted per head and granule, not per vector: 2 % of a channel of 32 tokens is less than one number.
+//         counted per head and granule, not per vector: 2 % of a channel of 32 tokens is less than one number. They are the
+//         numbers furthest from the mean, not the largest and the smallest in equal parts.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -228,9 +231,10 @@ template <class Codec, element Plain = f16> struct residual_corrected {
                                 next = Keys ? dim : 1, vector = Keys ? 1 : dim;
             std::array<float, std::max(max_dim, granule)> mean;
             for (std::uint32_t v = 0; v < vectors; ++v) {
-                float sum = 0;
-                for (std::uint32_t i = 0; i < length; ++i) sum += x[v * vector + i * next];
-                mean[v] = sum / static_cast<float>(length);
+                double sum = 0; // of floats as large as they get
+                for (std::uint32_t i = 0; i < length; ++i)
+                    sum += static_cast<double>(x[v * vector + i * next]);
+                mean[v] = static_cast<float>(sum / length);
                 for (std::uint32_t i = 0; i < length; ++i)
                     y[v * vector + i * next] = std::fabs(x[v * vector + i * next] - mean[v]);
             }
@@ -272,7 +276,7 @@ template <class Codec, element Plain = f16> struct residual_corrected {
             }
         }
         [[nodiscard]] static coefficient rounded(float x) noexcept {
-            constexpr float largest = 65504.0F; // of 16 bits
+            constexpr float largest = largest_of<coefficient>();
             return from_float<coefficient>(std::clamp(x, -largest, largest));
         }
 

@@ -5,7 +5,7 @@
 //         group. The preference of a layer is H^(1/tau1) * V^(1/tau2). H = -sum p ln p of every query of the
 //         window (p is not normalised again); V is the sum of the variances over entries. Each covers the
 //         competing entries and is averaged over queries and query heads. CAKE sums instead; layers get equal
-//         shares with either.
+//         shares with either. The kurtosis of the window's mean attention is noted too, for running_moments.
 // Cost:   a logarithm per observed query and competing entry.
 // Source: CAKE; gamma 200 is the default of its command line. It tunes tau (0.4 to 2.3) per model; here tau
 //         is 1. Variances are those of the window itself (no sample correction).

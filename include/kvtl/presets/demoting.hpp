@@ -5,7 +5,9 @@
 //         `using retention = demote<heavy_hitters_after_prompt, int4_group<>, channels::balanced>`.
 //   arkv  ARKV: entries are original, E4M3 or dropped. Layers share the memory by entropy, variance and
 //         kurtosis of their attention. Deviation: the paper gives every layer as many entries, and divides what
-//         is original; here layers divide the memory, and each has as many originals as fit.
+//         is original; here layers divide the memory, and each has as many originals as fit. The authors' code has
+//         a scale per token, and its decode evicts in batches, down to 75 % of the limit; here a row of a head has
+//         a scale, and entries leave one at a time.
 //
 // keep_tokens is the memory of a head, in entries of f16. A sequence that fits stays as it is. One that does not
 // has entries demoted, as few as possible (policies/retain_demote.hpp), and only then dropped.

@@ -138,7 +138,7 @@ struct codec_lane {
     const std::byte* fitted = nullptr; ///< lane_bytes()
 };
 
-/// The queries of a prompt's last chunk, of the KV heads of a lane.
+/// The queries of the chunk to which a codec is fitted, of the KV heads of a lane.
 struct prompt_queries {
     tensor_view q;           ///< (T, HQ, D)
     std::size_t count = 0;   ///< T

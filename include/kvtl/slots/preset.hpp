@@ -305,11 +305,10 @@ template <class Score> [[nodiscard]] consteval bool score_drops_unwanted() {
 /// Demoted entries lie in rows beside those that were not: prompts must come whole, and positions stay. What a lane holds
 /// is no longer in one order of scores, so late budgets go by a preference.
 template <class T>
-concept demotion_agrees =
-    !retention_demotes<typename T::retention> ||
-    (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
-     !score_drops_unwanted<typename T::retention::score>() &&
-     (!T::budget::late || T::budget::reads_preference));
+concept demotion_agrees = !retention_demotes<typename T::retention> ||
+                          (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
+                           !score_drops_unwanted<typename T::retention::score>() &&
+                           (!T::budget::late || T::budget::reads_preference));
 /// The second codec encodes single entries of one head, rows like those of the first.
 template <class T>
 concept demoted_codec_agrees =
