@@ -1,6 +1,8 @@
 // ThinK: attention with everything attended is that over keys without the pruned channels, but for the latest keys; entries take
 // the bytes of what is left; and behind SnapKV the survivors lose channels.
 // SPDX-License-Identifier: MIT
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/think.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -12,7 +14,10 @@ using namespace kvtl_test;
 
 template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
 using think = kvtl::kv_manager<in_ram<kvtl::presets::think>>;
-using snapkv_think = kvtl::kv_manager<in_ram<kvtl::presets::snapkv_think>>;
+struct snapkv_that_fails : kvtl::presets::snapkv_think {
+    using io = kvtl::faulty<kvtl::in_memory>;
+};
+using snapkv_think = kvtl::kv_manager<snapkv_that_fails>;
 constexpr kvtl::shape model{2, 4, 2, 64};
 constexpr std::size_t prompt = 300, steps = 40, kept_channels = 38;
 
@@ -127,6 +132,30 @@ TEST_CASE("snapkv_think prunes channels of what SnapKV keeps") {
     CHECK(all.kept_bytes == 4 * 100 * 256);
     const std::size_t units = (100 - 32) / 16 * 16;
     CHECK(some.kept_bytes == 4 * (units * (2 * kept_channels + 128) + (100 - units) * 256));
+}
+
+TEST_CASE("a prefill that is repeated after a failed write prunes the same channels") {
+    auto c = settings<snapkv_think>();
+    c.keep_tokens = 100;
+    const drift data(model, c.max_tokens, 3);
+    std::vector<float> seen[2];
+    for (const bool fails : {false, true}) {
+        c.io.faults = std::make_shared<kvtl::io_faults>();
+        auto cache = open_cache<snapkv_think>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> out(prompt * data.query_floats());
+        const auto prefill = [&](std::size_t l) {
+            return cache.prefill(seq, l, data.input(l, 0, prompt), out);
+        };
+        if (fails) c.io.faults->full_beyond = 0;
+        CHECK(prefill(0).ok() == !fails);
+        c.io.faults->full_beyond = kvtl::io_faults::never;
+        if (fails) require_ok(prefill(0));
+        require_ok(prefill(1));
+        seen[fails].resize(data.query_floats());
+        require_ok(cache.attend(seq, 0, data.input(0, prompt), seen[fails]));
+    }
+    CHECK(seen[0] == seen[1]);
 }
 
 TEST_CASE("a prompt without queries and a share of all channels are refused") {
