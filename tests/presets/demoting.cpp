@@ -113,7 +113,8 @@ TEST_CASE(
     using cache_t = kvtl::kv_manager<mikv>;
     const auto codec = kvtl::int2_group<float>::state({}, {1, small.head_dim});
     // Limits under which all entries stay, and under which some of the prompt are dropped at once.
-    for (const auto& [keep, chunk] : {std::pair{60U, 150U}, std::pair{16U, 47U}}) {
+    for (const bool drops : {false, true}) {
+        const std::uint32_t keep = drops ? 16 : 60, chunk = drops ? 47 : 150;
         CAPTURE(keep);
         auto cache = open_cache<cache_t>(sized<cache_t>(keep));
         const auto seq = *cache.begin();
@@ -364,7 +365,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a layer may hold more than keep_tokens; large keys are balanced, and queries are asked for") {
-    drift data(small, 400, 34);
+    const drift data(small, 400, 34);
     using cache_t = kvtl::kv_manager<norm_pyramid>;
     auto cache = open_cache<cache_t>(sized<cache_t>(40));
     const auto seq = *cache.begin();
