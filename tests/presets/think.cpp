@@ -158,6 +158,32 @@ TEST_CASE("a prefill that is repeated after a failed write prunes the same chann
     CHECK(seen[0] == seen[1]);
 }
 
+TEST_CASE("a layer that shares a cache does not attend a prompt again that could not be moved") {
+    auto c = settings<snapkv_think>();
+    c.keep_tokens = 100;
+    c.owner = {0, 0};
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    const drift data(model, c.max_tokens, 3);
+    auto cache = open_cache<snapkv_think>(c);
+    const auto seq = *cache.begin();
+    std::vector<float> out(prompt * data.query_floats());
+    const auto prefill = [&](std::size_t l) {
+        auto in = data.input(0, 0, prompt); // keys and values of the owner
+        in.q = data.input(l, 0, prompt).q;
+        return cache.prefill(seq, l, in, out);
+    };
+    require_ok(prefill(0));
+    c.io.faults->full_beyond = 0;
+    CHECK(!prefill(1).ok());
+    c.io.faults->full_beyond = kvtl::io_faults::never;
+    const auto again = prefill(0);
+    CHECK_MESSAGE(std::string(again.what()).find("could not be written; repeat its prefill") !=
+                      std::string::npos,
+                  std::string(again.what()));
+    require_ok(prefill(1));
+    CHECK(cache.tokens(seq, 0) == prompt);
+}
+
 TEST_CASE("a prompt without queries and a share of all channels are refused") {
     const drift data(model, 400, 3);
     auto cache = open_cache<think>(settings<think>());
