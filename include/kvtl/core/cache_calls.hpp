@@ -240,11 +240,11 @@ template <element E> class cache_calls {
         return {};
     }
 
-    /// Every layer gives up what it has beyond `tokens`, whether or not all have come equally far: takes a step or a
-    /// chunk back of which a layer failed. The limits are those of rewind(); chunks of a prompt whose last one is to
-    /// come go too where they wait on storage. When a layer cannot, none does, and only end() is left: so it is where
-    /// some layers have thinned a prompt out whose last chunk others wait for. What had left a window for the tokens
-    /// that go stays where it went.
+    /// Every layer gives up its tokens beyond `tokens`. Layers may have different numbers of tokens, so this takes back a
+    /// step or a chunk that failed in some layer. The limits of rewind() apply. Chunks of an open prompt that wait on
+    /// storage go too. If one layer cannot give up its tokens, no layer does, and only end() is possible. This happens
+    /// when some layers have evicted from a prompt whose last chunk other layers have not seen. Entries that left a
+    /// window for the tokens do not return to it.
     status rewind_to(sequence_id seq, std::size_t tokens) noexcept {
         const held_sequence mine(*core_, "rewind_to", seq);
         if (!mine.held) return mine.held;

@@ -65,9 +65,8 @@ template <class Preset>
 
 /// What is planned and opened: the config of the stores that layers share, and what was fitted offline.
 template <class Preset> struct store_config {
-    cache_config<Preset>
-        config; ///< shape.layers and attention.windows are those of stores; owner is empty where none shares
-    geometry model; ///< likewise
+    cache_config<Preset> config; ///< its layers and windows count stores; `owner` is empty if no layers share
+    geometry model;              ///< its layers count stores
     layer_map layers;
     calibration_blob bases;
 };

@@ -2,8 +2,8 @@
 //
 // Paper: "ThinK: Thinner Key Cache by Query-Driven Pruning". Composed here: flexgen with `channel_pruned` entries, which lie
 // on storage unless they fit into memory; the latest 32 tokens are plain rows; 40 % of the key channels of each KV head are
-// left out (compressor.pruned). Values stay whole, so an entry takes four fifths of its bytes. With a prompt in chunks, the
-// channels of `think` are those of the first chunk, by its last queries; those of `snapkv_think` are of the whole prompt.
+// left out (compressor.pruned). Values stay whole, so an entry takes four fifths of its bytes. `think` fits
+// the channels to the first chunk of a prompt. `snapkv_think` fits them to the kept keys and the queries of the last chunk.
 //
 //   think         all entries are attended.
 //   snapkv_think  SnapKV (one choice per KV head) reduces the prompt to keep_tokens, then the survivors' keys lose channels.

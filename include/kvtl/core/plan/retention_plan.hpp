@@ -44,7 +44,7 @@ struct demotion_plan {
         std::uint32_t full = 0, demoted = 0;
     };
     /// Of n entries, `pinned` of them in the first chain in any case: as many in the first chain as fit with
-    /// the others. What is beyond the parts is dropped.
+    /// the others. The entries beyond both parts are dropped.
     [[nodiscard]] parts divide(std::uint32_t limit, std::uint32_t n, std::uint32_t pinned) const noexcept {
         if (n <= limit || per_block == 0) return {std::min(n, limit), 0};
         const std::uint64_t bound = std::uint64_t{limit} * per_block, all = std::uint64_t{n} * rows_per_block;

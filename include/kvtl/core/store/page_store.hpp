@@ -378,7 +378,7 @@ template <class Types> class page_store {
         else
             frames.unlink(f);
     }
-    /// Waits for some write, which makes a frame free. False when none is under way that would.
+    /// Waits for a write to end, which frees a frame. Returns false if no write is under way.
     bool await_write(pool& frames) noexcept {
         if (frames.draining() == 0) return false;
         flush_writes();
