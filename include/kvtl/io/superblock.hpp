@@ -88,8 +88,8 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     return s;
 }
 
-/// Whether a file may stand in for what the caller would have written. Names the first field that differs; a
-/// zero page in `expected` fits any.
+/// Whether a cache with the same model, policies and settings wrote the file. Names the first field that differs.
+/// A zero page in `expected` fits any.
 [[nodiscard]] inline status validate_superblock(const superblock& found,
                                                 const superblock& expected) noexcept {
     const auto differs = [](const char* field, std::uint32_t there, std::uint32_t here) noexcept {
@@ -107,7 +107,7 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     if (expected.page != 0 && found.page != expected.page) return differs("page", found.page, expected.page);
     if (found.fingerprint != expected.fingerprint)
         return status::failure(errc::file_refused,
-                               "cache file of another preset: fingerprint %016" PRIx64
+                               "cache file of another preset or of other settings: fingerprint %016" PRIx64
                                " there and %016" PRIx64 " here",
                                found.fingerprint, expected.fingerprint);
     return {};
