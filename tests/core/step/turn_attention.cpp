@@ -139,10 +139,12 @@ TEST_CASE("a chunk behind a lane's entries has the same bits in any memory, and 
     carver least;
     static_cast<void>(attention::take(least, queries, 1, 0));
     const std::uint32_t at_once = (dim + 2) / 2; // tokens where each has a maximum and a sum
-    for (const auto& [more, passes] :
-         {std::pair<std::size_t, std::uint32_t>{0, (tokens + at_once - 1) / at_once},
-          {std::size_t{1} << 20, 1}}) {
-        CAPTURE(more);
+    struct room_and_passes {
+        std::size_t more;
+        std::uint32_t passes;
+    };
+    for (const auto [more, passes] :
+         {room_and_passes{0, (tokens + at_once - 1) / at_once}, {std::size_t{1} << 20, 1}}) {
         std::vector<float> memory((least.used() + more) / sizeof(float) + 16,
                                   std::numeric_limits<float>::quiet_NaN());
         void* at = memory.data();
