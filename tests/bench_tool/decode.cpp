@@ -445,7 +445,8 @@ TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, wh
         {"trim_kv", {"random gates", "queries as x"}},
         {"lookahead_probe", {"predicted queries as probes"}},
         {"external_mask", {"random mask"}}};
-    for (const auto& [policy, made_up] : stand_ins) {
+    for (const auto& stand_in : stand_ins) {
+        const std::string& policy = stand_in.first;
         if (engine::policy_wants(policy).inputs == kvtl::engine_input{}) continue; // not built in
         CAPTURE(policy);
         o.policies = {policy};
@@ -456,8 +457,8 @@ TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, wh
             const auto& config = rows[i]["config"];
             CHECK(config["keep_tokens"] == o.keep_tokens[i]);
             CHECK(config["cache.prefill_tokens"] == "300");
-            CHECK(config.contains("stand_ins") == !made_up.empty());
-            if (!made_up.empty()) CHECK(config["stand_ins"] == made_up);
+            CHECK(config.contains("stand_ins") == !stand_in.second.empty());
+            if (!stand_in.second.empty()) CHECK(config["stand_ins"] == stand_in.second);
             // 6 layers, 2 heads; decoded entries stay where a policy evicts at the prompt's end only
             const std::size_t kept = rows[i]["kept_entries"].get<std::size_t>();
             if (policy != "external_mask") CHECK(kept >= 12 * o.keep_tokens[i]); // half is not wanted at all
@@ -632,12 +633,12 @@ TEST_CASE("mapped_file attends all of a file and keeps to its memory") {
     CHECK(row["bytes_per_entry"].is_null());
 
     o.memory_mib = {.5};
-    CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("655360 or more"),
+    CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, ignore)), doctest::Contains("655360 or more"),
                          engine::bad_input);
     o.memory_mib = {.75};
     o.devices = {"emmc"};
-    CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("--device native"),
-                         engine::bad_input);
+    CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, ignore)),
+                         doctest::Contains("--device native"), engine::bad_input);
 }
 
 TEST_CASE("of the sizes that attend as much as the largest the fastest is taken, if it is clearly faster") {

@@ -160,10 +160,11 @@ TEST_CASE("every knob of the generator has a place of its own, and turns its tex
         return q;
     };
     const auto plain = numbers("drift:3");
-    for (const auto& [name, at] : knobs) {
+    for (const auto& knob : knobs) {
+        const std::string& name = knob.first;
         CAPTURE(name);
         char usual[64];
-        std::snprintf(usual, sizeof usual, "drift:3,%s=%.17g", name.c_str(), *at);
+        std::snprintf(usual, sizeof usual, "drift:3,%s=%.17g", name.c_str(), *knob.second);
         CHECK(numbers(usual) == plain);
         const double other = name == "burst" || name == "dwell" ? 9 : name == "wander_tokens" ? 50 : .77;
         CHECK(numbers("drift:3," + name + "=" + std::to_string(other)) != plain);

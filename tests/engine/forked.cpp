@@ -43,7 +43,7 @@ TEST_CASE("every preset can be forked, and its branches go on as sequences of th
 
         player tree(caches.open(2, sequences, memory_mib), data, ample, none, steps);
         engine::kv_cache& cache = tree.cache();
-        bool exact = false;
+        bool to_the_bit = false;
         std::vector<player::follower> ended;
         const auto fork = [&](kvtl::sequence_id seq) {
             const auto branch = cache.fork(seq);
@@ -53,7 +53,7 @@ TEST_CASE("every preset can be forked, and its branches go on as sequences of th
         const record parent = tree.play(chunk, [&](const std::string& after) {
             CAPTURE(after);
             if (after == "prompt to " + std::to_string(prompt)) {
-                exact =
+                to_the_bit =
                     goes_on_exactly(cache, tree.sequence(), file.path(), caches.open(1, 1, memory_mib / 8));
                 fork(tree.sequence());
                 fork(tree.sequence());
@@ -75,7 +75,7 @@ TEST_CASE("every preset can be forked, and its branches go on as sequences of th
         CHECK_MESSAGE(difference(b.out, a.out).empty(), "branches differ at ", difference(b.out, a.out));
         CHECK_MESSAGE(difference(c.out, d.out).empty(), "branches of branches differ at ",
                       difference(c.out, d.out));
-        if (!exact) continue;
+        if (!to_the_bit) continue;
         ++exact_presets;
         CHECK_MESSAGE(difference(alone, parent).empty(), "a fork changed ", difference(alone, parent));
         for (const auto& f : ended)

@@ -79,7 +79,7 @@ TEST_CASE("every preset goes on from a saved sequence, to the bit where that is 
         for (const std::string& path : whole) std::filesystem::remove(path);
         CHECK_MESSAGE(difference(a, c).empty(), "a save changed ", difference(a, c));
 
-        bool exact = true;
+        bool all_exact = true;
         unsigned times = 0;
         player moved(caches.open(2, 1, memory_mib), data, ample, none, steps);
         const record b = moved.play(chunk, [&](const std::string& after) {
@@ -94,20 +94,21 @@ TEST_CASE("every preset goes on from a saved sequence, to the bit where that is 
             const auto loaded = next.load(file.path());
             REQUIRE_MESSAGE(loaded.ok(), (loaded.ok() ? std::string() : loaded.error().message));
             CHECK(loaded->tokens == moved.tokens());
-            exact = exact && loaded->exact;
+            all_exact = all_exact && loaded->exact;
             require_ok(moved.cache().end(moved.sequence()));
             moved.go_on_in(next, loaded->seq);
             caches.close_all_but_last();
         });
         CHECK(times > 5);
-        if (exact) CHECK_MESSAGE(difference(a, b).empty(), "a loaded sequence differs at ", difference(a, b));
+        if (all_exact)
+            CHECK_MESSAGE(difference(a, b).empty(), "a loaded sequence differs at ", difference(a, b));
 
-        if (exact)
+        if (all_exact)
             continue; // its bits depend on which units are in memory: equal caches go on with these, too
         const std::size_t prompt_chunk = chunk_of(policy, chunk, true);
         const record alone = player(caches.open(1, 1, 0), data, ample, none, steps).play(prompt_chunk);
         player hot(caches.open(1, 1, 0), data, ample, none, steps);
-        exact = true;
+        all_exact = true;
         const record d = hot.play(prompt_chunk, [&](const std::string& after) {
             CAPTURE(after);
             const auto facts = hot.cache().save(hot.sequence(), file.path());
@@ -115,12 +116,12 @@ TEST_CASE("every preset goes on from a saved sequence, to the bit where that is 
             engine::kv_cache& next = caches.open(1, 1, 0);
             const auto loaded = next.load(file.path());
             REQUIRE_MESSAGE(loaded.ok(), (loaded.ok() ? std::string() : loaded.error().message));
-            exact = exact && loaded->exact;
+            all_exact = all_exact && loaded->exact;
             hot.go_on_in(next, loaded->seq);
             caches.close_all_but_last();
         });
-        CHECK(exact == (policy.find("virtualised") == std::string_view::npos));
-        if (exact)
+        CHECK(all_exact == (policy.find("virtualised") == std::string_view::npos));
+        if (all_exact)
             CHECK_MESSAGE(difference(alone, d).empty(), "in equal caches it differs at ",
                           difference(alone, d));
     }

@@ -203,8 +203,10 @@ TEST_CASE("batches that cannot work leave every sequence where it was") {
 }
 
 TEST_CASE("a batch is no longer than params.n_batch, cells may be more") {
-    for (const auto& [batches, cells_of_it, most] :
-         {std::array{64U, 512U, 64U}, {512U, 256U, 256U}, {100U, 0U, 100U}}) {
+    for (const auto& of_it : {std::array{64U, 512U, 64U}, {512U, 256U, 256U}, {100U, 0U, 100U}}) {
+        const unsigned batches = of_it[0];
+        const unsigned cells_of_it = of_it[1];
+        const unsigned most = of_it[2];
         CAPTURE(batches);
         auto settings = settings_for();
         settings.cells = cells_of_it;
