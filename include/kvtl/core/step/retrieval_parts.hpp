@@ -333,7 +333,7 @@ template <class Types> struct retrieval_parts {
                 slot, layer, lanes, in, chunk, choose,
                 [this](const lane_ref& ref) { return growth.view(ref.id); },
                 [this](const lane_ref& ref) { return store.at(ref.id).budget(); }, memory.query,
-                step.chosen_of(0));
+                step.choice().room_of(0));
     }
 
     void note_storage() noexcept {

@@ -66,7 +66,7 @@ template <class Types> class retrieval_stage {
     /// stays: else the tokens are given back, but for entries that left the window for them.
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
-        if constexpr (runner::by_name)
+        if constexpr (step_choice<types>::by_name)
             if (status s = check_names(slot, layer, in.chosen, tokens); !s) return s;
         const auto lanes = r_.lanes_of(slot, layer);
         if (tokens == 1 || lanes.empty()) return step(slot, layer, in, out, stays);
@@ -116,13 +116,13 @@ template <class Types> class retrieval_stage {
         for (const lane_ref& ref : lanes) r_.step.encode_arrival(ref, r_.step.rows_of(ref, in)(0));
         prefetch_slot* a = r_.ahead.find(slot, layer);
         const float* q = r_.step.widen(in.q);
-        r_.step.name_units(in.chosen);
+        r_.step.choice().name_units(in.chosen);
         status done = r_.step.choose_for_step(lanes, q, layer, a);
-        r_.step.name_units({});
+        r_.step.choice().name_units({});
         const bool chosen = done.ok();
         if (chosen) {
             if (stays) {
-                r_.step.force_full_buffers(lanes, r_.plan.buffer_limit);
+                r_.step.choice().force_full_buffers(lanes, r_.plan.buffer_limit);
                 r_.step.foresee(lanes);
             }
             // What the next layer keeps is read in once the misses of this one have landed.
@@ -145,7 +145,7 @@ template <class Types> class retrieval_stage {
             return done;
         }
         ++r_.stats.steps;
-        if (!stays) return r_.step.remember_choice(lanes), status{}; // which another layer may follow
+        if (!stays) return r_.step.choice().remember(lanes), status{}; // which another layer may follow
         r_.bars.note_step(slot, layer, r_.step.facts(lanes));
         r_.arenas.note_call(slot, layer);
         tick(lanes, layer);
@@ -193,7 +193,7 @@ template <class Types> class retrieval_stage {
         if (lanes.empty()) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
         if (predicts && layer > 0 && layer < r_.plan.true_layers) return {};
-        if (runner::by_name) return {};
+        if (step_choice<types>::by_name) return {};
         const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
         r_.begin_call();
         if (status s = r_.check_complete(lanes); !s) return s;
@@ -206,7 +206,8 @@ template <class Types> class retrieval_stage {
     [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
                                           const tensor_view& q) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
-        if (lanes.empty() || runner::by_name || (predicts && layer >= r_.plan.true_layers)) return true;
+        if (lanes.empty() || step_choice<types>::by_name || (predicts && layer >= r_.plan.true_layers))
+            return true;
         const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
         r_.begin_call();
         if (r_.ahead.find(slot, layer) != nullptr || !r_.check_complete(lanes).ok() ||
@@ -236,7 +237,7 @@ template <class Types> class retrieval_stage {
         prefetch_slot* guess = r_.ahead.find(slot, layer);
         if (guess != nullptr && !r_.step.land_prefetch(lanes, guess->io_batch).ok())
             r_.ahead.release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
-        status s = r_.step.choose(lanes, r_.step.widen(q), 0, false);
+        status s = r_.step.choose_to_show(lanes, r_.step.widen(q));
         if (!s || r_.ahead.unused() == nullptr)
             r_.ahead.release(std::exchange(guess, nullptr), lanes,
                              s.ok() ? runner::fate::attended : runner::fate::dropped);
@@ -275,22 +276,22 @@ template <class Types> class retrieval_stage {
                 }
             };
             block(l.sink_k(0), l.sink_v(0), s.sinks);
-            r_.step.visit_window(l, s.tokens,
-                                 [&](const element_type* k, const element_type* v, const float*,
-                                     std::uint32_t rows) { block(k, v, rows); });
+            r_.step.attention().visit_window(l, s.tokens,
+                                             [&](const element_type* k, const element_type* v, const float*,
+                                                 std::uint32_t rows) { block(k, v, rows); });
             block(l.buffer_k(0), l.buffer_v(0), s.buffered);
             const prefetch_slot* shown = r_.ahead.selection();
             if (shown == nullptr) continue;
             for (const work_item& w : r_.io.at(shown->io_batch).items()) {
                 if (w.lane != i) continue;
-                r_.step.visit_unit(lanes[i], w.unit,
-                                   [&](const records_view& keys, const records_view& values) {
-                                       r_.memory.shown.show(r_.store.unit_codec(lanes[i].id), keys, values,
-                                                            [&](std::size_t, const element_type* k,
-                                                                const element_type* v, std::size_t n) {
-                                                                block(k, v, static_cast<std::uint32_t>(n));
-                                                            });
-                                   });
+                r_.step.attention().visit_unit(
+                    lanes[i], w.unit, [&](const records_view& keys, const records_view& values) {
+                        r_.memory.shown.show(
+                            r_.store.unit_codec(lanes[i].id), keys, values,
+                            [&](std::size_t, const element_type* k, const element_type* v, std::size_t n) {
+                                block(k, v, static_cast<std::uint32_t>(n));
+                            });
+                    });
             }
         }
     }
@@ -590,11 +591,7 @@ template <class Types> class retrieval_stage {
         simd::encode(q, 0, a->query.data(), a->query.size());
         if (status s = r_.step.choose_ahead(lanes, a->query.data(), layer); !s) return s;
         r_.ahead.begin(*a, slot, layer, true);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            a->count[i] = r_.step.chosen_count(i);
-            std::copy_n(r_.step.chosen_of(i).begin(), a->count[i],
-                        a->chosen.begin() + i * r_.plan.chosen_per_lane);
-        }
+        r_.step.choice().give(lanes, *a);
         r_.io.at(a->io_batch).clear();
         status s = r_.step.prefetch(lanes, a->io_batch);
         if (!s) r_.ahead.release(a, lanes, runner::fate::dropped);

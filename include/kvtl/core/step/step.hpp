@@ -8,49 +8,46 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/step/step_attention.hpp>
+#include <kvtl/core/step/step_choice.hpp>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
 
-/// A prefetch or selection that is in the air or holds pins.
-struct prefetch_slot {
-    std::uint32_t slot = none, layer = none;
-    std::uint32_t io_batch = none;
-    bool complete = false;  ///< its choice covers every lane (its query may be compared)
-    bool announced = false; ///< for a step of the batch that is under way
-    bool same_query(const float* q, std::size_t n) const noexcept {
-        return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
-    }
-    std::span<float> query;
-    std::span<chosen_unit> chosen;
-    std::span<std::uint32_t> count;
-};
-template <class Types> class step_runner : public step_attention<Types> {
-    using base = step_attention<Types>;
-    using base::ask_for_items, base::attend_memory, base::attend_records, base::attend_rows,
-        base::attend_tile, base::attend_unit, base::coming_item, base::count_and_want, base::estimate_rest,
-        base::finish_lane, base::gather_unit, base::keep_choice, base::price_units, base::head_partial,
-        base::item_of, base::note_outputs, base::tell_lse, base::total_of, base::units_ahead;
-    using base::p_, base::store_, base::x_;
-
+template <class Types> class step_runner {
   public:
     using element_type = typename Types::element_type;
     using store = store_of<Types>;
-    using estimator = typename Types::estimator;
+    using parts = step_parts<Types>;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using base::chosen_count, base::chosen_of, base::remember_choice, base::visit_unit, base::visit_window;
-    static constexpr bool by_errors = base::by_errors;
-    static constexpr bool by_name = detail::engine_names_units<typename Types::selector>();
+
+    struct scratch {
+        typename step_choice<Types>::scratch choice;
+        typename step_attention<Types>::scratch attention;
+        std::span<simd::neighbour> leaves; ///< (lanes) for whose entry the nearest mean is foreseen
+
+        /// `shared`: for what nobody needs between two calls or while units grow.
+        static scratch take(carver& c, carver& shared, const parts& p, std::uint32_t lanes) noexcept {
+            scratch x;
+            x.choice = step_choice<Types>::scratch::take(c, p, lanes);
+            x.leaves = c.take<simd::neighbour>(growth_of<Types>::foresees ? lanes : 0);
+            x.attention = step_attention<Types>::scratch::take(c, shared, p, lanes);
+            return x;
+        }
+    };
 
     step_runner() = default;
-    step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
-        : base(s, p, x) {}
+    step_runner(store& s, const parts& p, const scratch& x) noexcept
+        : store_(&s), p_(p), choice_(s, p, x.choice), attention_(s, p, x.attention), leaves_(x.leaves) {}
+
+    [[nodiscard]] step_choice<Types>& choice() noexcept { return choice_; }
+    [[nodiscard]] const step_attention<Types>& attention() const noexcept { return attention_; }
+    /// What the last step chose and put out, for the bar.
+    [[nodiscard]] step_facts facts(std::span<const lane_ref> lanes) const noexcept {
+        return choice_.facts(lanes, output_);
+    }
 
     // ------------------------------------------------------------------------------------------------
     // whose choice a step attends
@@ -66,75 +63,35 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// null. O(units chosen) where a choice is copied; another layer's is followed in O(U / 64 + units chosen).
     [[nodiscard]] status choose_for_step(std::span<const lane_ref> lanes, const float* q, std::uint32_t layer,
                                          const prefetch_slot* a) noexcept {
-        if (layer % share != 0) return follow(lanes, layer % share), status{};
+        if (layer % share != 0) return choice_.follow(lanes, layer % share), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
         constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
         const bool by_guess = predicts && layer >= p_.true_layers;
         if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
         // One that goes by errors knows more by now: the arriving token counts, too.
-        if (a != nullptr && (by_guess || (!by_errors && a->same_query(q, a->query.size()))))
-            return take(lanes, *a), status{};
+        if (a != nullptr &&
+            (by_guess || (!step_choice<Types>::by_errors && a->same_query(q, a->query.size()))))
+            return choice_.take(lanes, *a), status{};
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if (Types::split_pages && a != nullptr)
             if (status s = land_prefetch(lanes, a->io_batch); !s) return s;
-        return choose(lanes, q, 1, true);
+        return choice_.choose(lanes, q, 1, true, attention_);
     }
     /// For prefetch(): what a step with this query would choose as far as can be known now.
     [[nodiscard]] status choose_ahead(std::span<const lane_ref> lanes, const float* q,
                                       std::uint32_t layer) noexcept {
-        if (layer % share != 0) return follow(lanes, layer % share), status{};
-        return choose(lanes, q, 1, false);
+        if (layer % share != 0) return choice_.follow(lanes, layer % share), status{};
+        return choice_.choose(lanes, q, 1, false, attention_);
     }
-
-    /// Chooses units for every lane. q: (HQ, D). `arriving`: tokens that are attended and not counted yet; `in_place`:
-    /// their row is there. Fails only where the index reads keys to score them.
-    [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
-                                bool in_place) noexcept {
-        if constexpr (by_errors)
-            return choose_by_errors(lanes, q, arriving, in_place), status{};
-        else
-            return choose_by_scores(lanes, q, arriving);
+    /// For select(): what this query chooses among what is counted.
+    [[nodiscard]] status choose_to_show(std::span<const lane_ref> lanes, const float* q) noexcept {
+        return choice_.choose(lanes, q, 0, false, attention_);
     }
-    [[nodiscard]] status choose_by_scores(std::span<const lane_ref> lanes, const float* q,
-                                          std::uint32_t arriving) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            const auto chosen = chosen_of(i);
-            status read;
-            const auto stream = [&](auto&& visit) {
-                if constexpr (detail::scores_stored_keys<typename Types::index>()) {
-                    const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
-                    decltype(auto) codec = store_->codec(lanes[i].id);
-                    read = store_->scan_keys(lanes[i].id, [&](const records_view& keys) {
-                        const phase_clock::span scoring(p_.clock, &phase_times::score);
-                        visit(codec, keys);
-                    });
-                }
-            };
-            if constexpr (by_name) {
-                const std::size_t row = named_.size() / p_.model.lanes();
-                p_.choose->name(named_.subspan(lanes[i].in_layer * row, row));
-            }
-            const std::uint32_t n = p_.choose->choose(
-                q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
-                l.budget(arriving), chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
-            if (!read) return read;
-            keep_choice(l, i, n);
-        }
-        return {};
-    }
-
-    /// The units that the engine names for the next choice, (lanes, N).
-    void name_units(std::span<const std::uint32_t> units) noexcept { named_ = units; }
-
-    /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
-    void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            if (l.state().buffered < limit) continue;
-            const std::uint32_t u = l.fullest_buffered();
-            const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-            if (!contains_unit(chosen, u) && l.residency(u).frames() == none) x_.forced[i] = u;
+    /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
+    void foresee(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (growth_of<Types>::foresees) {
+            const phase_clock::span timed(p_.clock, &phase_times::maintain);
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) leaves_[i] = p_.growth->foresee(lanes[i].id);
         }
     }
 
@@ -152,20 +109,20 @@ template <class Types> class step_runner : public step_attention<Types> {
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
                                 const tensor_span& out, std::uint32_t prefetched,
                                 Meanwhile&& meanwhile) noexcept {
-        count_and_want(lanes);
+        choice_.count_and_want(lanes);
         const status done = attend_chosen(lanes, q, in, out, prefetched, meanwhile);
-        if (!done) forget_wanted(lanes);
+        if (!done) choice_.forget_wanted(lanes);
         return done;
     }
 
     /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries. After foresee().
     void commit(std::span<const lane_ref> lanes, std::uint32_t buffer_limit) noexcept {
         const phase_clock::span timed(p_.clock, &phase_times::maintain);
-        remember_choice(lanes);
+        choice_.remember(lanes);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             arrive(l);
-            if (x_.forced[i] != none) ++store_->stats().forced_loads;
+            if (choice_.forced(i) != none) ++store_->stats().forced_loads;
             bool changed = p_.growth->merge_buffered(lanes[i].id);
             // Still full: what should have been merged was attended, but had to leave its frames to a later
             // batch.
@@ -174,7 +131,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 changed = true;
             }
             if constexpr (growth_of<Types>::foresees)
-                if (!changed && p_.growth->overdue(l) && !p_.growth->place_oldest(lanes[i].id, x_.leaves[i]))
+                if (!changed && p_.growth->overdue(l) && !p_.growth->place_oldest(lanes[i].id, leaves_[i]))
                     continue;
             drain_window(lanes[i].id);
         }
@@ -211,7 +168,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                                      const tensor_span& out) noexcept {
         const lane l = store_->at(ref.id);
         const lane_state& s = l.state();
-        auto& turn = x_.turn;
+        auto& turn = attention_.turn();
         const auto add = [&](const element_type* k, const element_type* v, const float* w, std::size_t rows) {
             turn.add(k, v, w, rows);
         };
@@ -228,7 +185,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         return turn.attend(p_.model.queries_of(ref.in_layer), in, s.tokens, tokens, out, [&]() -> status {
             if (s.sinks > 0) add(l.sink_k(0), l.sink_v(0), l.sink_w(0), s.sinks);
             if (status done = read_all_units(ref, l, add_records); !done) return done;
-            visit_window(l, s.tokens, add);
+            attention_.visit_window(l, s.tokens, add);
             if (s.buffered > 0) add(l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered);
             return {};
         });
@@ -291,9 +248,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// until release_io_batch().
     [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         cursor at;
-        want_resident(lanes);
+        choice_.want_resident(lanes);
         fill_io_batch(lanes, at, id, false);
-        forget_wanted(lanes); // those that frames did not suffice for
+        choice_.forget_wanted(lanes); // those that frames did not suffice for
         for (work_item& w : store_->io().at(id).items())
             if (w.loads)
                 store_->set_io_batch(store_->at(lanes[w.lane].id).residency(w.unit),
@@ -302,7 +259,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     }
     [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         std::size_t wanted = 0;
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) wanted += x_.chosen_count[i];
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) wanted += choice_.of(i).size();
         return store_->io().at(id).items().size() == wanted;
     }
     /// Waits for a prefetch and checks it; on failure its units are not resident any more.
@@ -339,7 +296,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 continue;
             }
             const bool unwanted =
-                end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
+                end == fate::dropped || (end == fate::attended && !choice_.contains(w.lane, w.unit));
             if (unwanted) store_->stats().wasted_bytes += store_->bytes_of(l, w.unit);
             if (unwanted || failed)
                 store_->evict(l, w.unit, frames);
@@ -361,54 +318,6 @@ template <class Types> class step_runner : public step_attention<Types> {
     };
     static constexpr std::uint32_t share = detail::layers_that_share<typename Types::selector>();
 
-    void take(std::span<const lane_ref> lanes, const prefetch_slot& a) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            std::copy_n(a.chosen.begin() + i * p_.chosen_per_lane, a.count[i], chosen_of(i).begin());
-            x_.chosen_count[i] = a.count[i], x_.forced[i] = none;
-        }
-    }
-    /// What the layer `back` layers earlier chose in its latest step, as far as this layer has such units and its budget
-    /// beside the arriving token allows.
-    void follow(std::span<const lane_ref> lanes, std::uint32_t back) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane mine = store_->at(lanes[i].id),
-                       leading = store_->at(lanes[i].id - back * p_.model.lanes());
-            const std::uint32_t units = mine.state().units;
-            std::uint32_t left = mine.budget(1), n = 0;
-            const auto bits = leading.chosen_before();
-            const auto out = chosen_of(i);
-            for (std::uint32_t word = 0; word < bits.size(); ++word)
-                for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
-                    const std::uint32_t u = word * 64 + static_cast<std::uint32_t>(std::countr_zero(rest));
-                    const std::uint32_t entries = u < units ? store_->entries_of(mine, u) : none;
-                    if (entries > left || n == out.size()) continue;
-                    out[n++] = {.unit = u};
-                    left -= entries;
-                }
-            x_.chosen_count[i] = n, x_.forced[i] = none;
-        }
-    }
-
-    /// Units that are chosen for the errors that they would leave: what is in memory is attended first.
-    void choose_by_errors(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
-                          bool in_place) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            attend_memory(lanes[i], total_of(i), q, in_place);
-            const std::uint32_t n = p_.choose->choose_by_errors(
-                p_.growth->view(lanes[i].id), l.budget(arriving), chosen_of(i), p_.bars->of_lane(lanes[i].id),
-                p_.bars->output_of_lane(lanes[i].id), x_.marginal[i], p_.clock,
-                [&](std::uint32_t u) { return store_->fetched_entries(lanes[i].id, u); },
-                [&](std::span<float> score) { price_units(lanes, i, q, score); });
-            keep_choice(l, i, n);
-        }
-    }
-
-    [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
-        const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-        return u == x_.forced[i] || contains_unit(chosen, u);
-    }
-
     template <class Meanwhile>
     [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
                                        const tensor_span& out, std::uint32_t prefetched,
@@ -417,14 +326,15 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
         q_ = q;
-        x_.tile.clear();
+        attention_.tile().clear();
         cursor at;
         std::uint32_t flying = plan(lanes, at, none);
         if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
         const bool waits = flying != none && store_->io().at(flying).requests() > 0;
         if (!waits) meanwhile();
         timed.enter(&phase_times::attend);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            attention_.attend_memory(lanes[i], attention_.total_of(i), q);
         timed.enter(&phase_times::fetch_wait);
         if (!Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
@@ -434,7 +344,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                 next = plan(lanes, at, flying);
                 if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
             }
-            if (status s = x_.tile.in_use() ? gather_batch(lanes, flying) : attend_batch(lanes, flying); !s)
+            if (status s =
+                    attention_.tile().in_use() ? gather_batch(lanes, flying) : attend_batch(lanes, flying);
+                !s)
                 return abandon(lanes, flying, next, s);
             finish_batch(lanes, flying);
             flying = next != none ? next : plan(lanes, at, none);
@@ -444,27 +356,13 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (at.lane < lanes.size()) return no_frames();
         if (waits) meanwhile();
         timed.enter(&phase_times::attend);
-        attend_tile(lanes, q);
-        if (!in.lse.empty()) tell_lse(lanes, in.lse);
-        if constexpr (detail::estimates<estimator>())
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
-        if constexpr (by_errors) note_outputs(lanes);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) finish_lane(lanes[i], total_of(i), in, 0, out);
+        attention_.attend_tile(lanes, q);
+        if (!in.lse.empty()) attention_.tell_lse(lanes, in.lse);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attention_.estimate_rest(lanes, i, choice_.of(i), q);
+        if constexpr (step_choice<Types>::by_errors) output_ = attention_.squared_output(lanes);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            attention_.finish_lane(lanes[i], attention_.total_of(i), in, 0, out);
         return {};
-    }
-
-    /// Loads of this step shall not evict what it has chosen too and finds resident.
-    void want_resident(std::span<const lane_ref> lanes) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames() != none)
-                    store_->want(now, store_->pool_of(lanes[i].id));
-    }
-    void forget_wanted(std::span<const lane_ref> lanes) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames() != none)
-                    store_->pool_of(lanes[i].id)[now.frames()].wanted = false;
     }
 
     /// The next batch into whichever step io_batch is not `busy`; none when there is nothing (or no frame)
@@ -483,12 +381,12 @@ template <class Types> class step_runner : public step_attention<Types> {
         for (; at.lane < lanes.size(); ++at.lane, at.i = 0) {
             const lane l = store_->at(lanes[at.lane].id);
             pool& frames = store_->pool_of(lanes[at.lane].id);
-            const std::uint32_t forced = with_forced && x_.forced[at.lane] != none ? 1 : 0;
-            for (; at.i < x_.chosen_count[at.lane] + forced; ++at.i) {
+            const std::span<const chosen_unit> chosen = choice_.of(at.lane);
+            const std::uint32_t forced = choice_.forced(at.lane);
+            for (; at.i < chosen.size() + (with_forced && forced != none ? 1 : 0); ++at.i) {
                 if (!f.item_room()) return;
-                const bool chosen = at.i < x_.chosen_count[at.lane];
                 const chosen_unit c =
-                    chosen ? chosen_of(at.lane)[at.i] : chosen_unit{.unit = x_.forced[at.lane], .mask = 0};
+                    at.i < chosen.size() ? chosen[at.i] : chosen_unit{.unit = forced, .mask = 0};
                 const std::uint32_t item = f.add_item({c, at.lane});
                 const auto& now = l.residency(c.unit);
                 if (now.frames() == none) {
@@ -527,12 +425,13 @@ template <class Types> class step_runner : public step_attention<Types> {
                 --left;
                 const lane_ref& ref = lanes[w.lane];
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
-                float* const at = item_of(i == merged ? 0 : i);
-                if (w.mask != 0) attend_unit(ref, w, q_, at, true, coming_item(lanes, f, i + 1));
+                float* const at = attention_.item_of(i == merged ? 0 : i);
+                if (w.mask != 0)
+                    attention_.attend_unit(ref, w, q_, at, true, attention_.coming_item(lanes, f, i + 1));
                 if (i != merged) continue;
                 merge_item(w, at);
                 for (++merged; merged < f.items().size() && f.items()[merged].done; ++merged)
-                    merge_item(f.items()[merged], item_of(merged));
+                    merge_item(f.items()[merged], attention_.item_of(merged));
             }
             if (left == 0) break;
             timed.enter(&phase_times::fetch_wait);
@@ -545,22 +444,22 @@ template <class Types> class step_runner : public step_attention<Types> {
     [[nodiscard]] status gather_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         io_batch& f = store_->io().at(id);
         const phase_clock::span timed(p_.clock, &phase_times::attend);
-        const std::uint32_t ahead = units_ahead();
-        ask_for_items(lanes, f, 0, ahead);
+        const std::uint32_t ahead = attention_.units_ahead();
+        attention_.ask_for_items(lanes, f, 0, ahead);
         for (std::uint32_t i = 0; i < f.items().size(); ++i) {
             work_item& w = f.items()[i];
             if (w.pending > 0) {
                 timed.enter(&phase_times::fetch_wait);
                 while (w.pending > 0) store_->io().poll(true);
                 timed.enter(&phase_times::attend);
-                ask_for_items(lanes, f, i, ahead); // what was in the air with it
+                attention_.ask_for_items(lanes, f, i, ahead); // what was in the air with it
             }
             if (!f.error().ok()) return f.error();
             w.done = true;
             const lane_ref& ref = lanes[w.lane];
             if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
-            ask_for_items(lanes, f, i + ahead, 1);
-            gather_unit(lanes, w, q_);
+            attention_.ask_for_items(lanes, f, i + ahead, 1);
+            attention_.gather_unit(lanes, w, q_);
         }
         return f.error();
     }
@@ -568,7 +467,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     void merge_item(const work_item& w, float* item) noexcept {
         if (w.mask == 0) return;
         for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
-            merge(head_partial(total_of(w.lane), h), head_partial(item, h));
+            merge(attention_.head_partial(attention_.total_of(w.lane), h), attention_.head_partial(item, h));
     }
 
     void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
@@ -632,7 +531,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (!f.error().ok()) return abandon(one, 0, none, f.error());
             for (const work_item& w : f.items()) {
                 if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
-                visit_unit(ref, w.unit, visit);
+                attention_.visit_unit(ref, w.unit, visit);
             }
             finish_batch(one, 0);
         }
@@ -667,8 +566,13 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    const float* q_ = nullptr;
-    std::span<const std::uint32_t> named_; ///< during a step
+    store* store_ = nullptr;
+    parts p_{};
+    step_choice<Types> choice_;
+    step_attention<Types> attention_;
+    std::span<simd::neighbour> leaves_;
+    const float* q_ = nullptr; ///< during a step
+    float output_ = 0;         ///< squared length of the last step's output
 };
 
 }} // namespace kvtl::v0

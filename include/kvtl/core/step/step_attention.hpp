@@ -1,13 +1,10 @@
-// Attention of one step over the pieces that a lane consists of, and the bookkeeping of its choice.
+// Attention of one step over the pieces that a lane consists of.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/grow/group_growth.hpp>
-#include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/attend_records.hpp>
-#include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/entry_tile.hpp>
-#include <kvtl/core/step/sequence_bars.hpp>
+#include <kvtl/core/step/step_parts.hpp>
 #include <kvtl/core/step/turn_attention.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
@@ -18,11 +15,6 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types>
-using store_of = std::conditional_t<Types::sequential, group_store<Types>, unit_store<Types>>;
-template <class Types>
-using growth_of = std::conditional_t<Types::sequential, group_growth<Types>, unit_growth<Types>>;
-
 template <class Types> class step_attention {
   public:
     using element_type = typename Types::element_type;
@@ -30,34 +22,10 @@ template <class Types> class step_attention {
     using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    static constexpr bool by_errors = chooser<Types>::by_errors;
-
-    struct parts {
-        model_extents model;
-        lane_sizes sizes;
-        std::uint32_t chosen_per_lane = 0;
-        std::uint32_t batch_items = 0;
-        std::uint32_t turn_tokens = 0;
-        std::uint32_t max_entries = 1;
-        std::uint32_t true_layers = 0; ///< layers that choose by their own query whatever was predicted
-        std::size_t estimator_floats = 0;
-        growth_of<Types>* growth = nullptr;
-        chooser<Types>* choose = nullptr;
-        const sequence_bars<Types>* bars = nullptr;
-        const summaries<Types>* sums = nullptr;
-        const typename Types::estimator_state* rest = nullptr;
-        phase_clock* clock = nullptr;
-        row_tile<Types> decoded; ///< scratch: stored entries as rows
-        std::span<float> query;  ///< (HQ, D) scratch: queries that come in 16 bits
-    };
 
     struct scratch {
-        std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
-        std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
-        std::span<float> marginal;                     ///< (lanes) for a selector that goes by errors
-        std::span<simd::neighbour> leaves; ///< (lanes) for whose entry the nearest mean is foreseen
-        std::span<float> total;            ///< (lanes, lane heads) partials
-        std::span<float> item;             ///< (batch_items, lane heads) partials; gathered: none
+        std::span<float> total; ///< (lanes, lane heads) partials
+        std::span<float> item;  ///< (batch_items, lane heads) partials; gathered: none
         entry_tile<Types> tile;
         std::span<float> attend;
         turn_attention<element_type, Types::weighted> turn;
@@ -65,14 +33,10 @@ template <class Types> class step_attention {
         std::span<float> rest;             ///< the estimator's own
 
         /// `shared`: for what nobody needs between two calls or while units grow.
-        static scratch take(carver& c, carver& shared, const parts& p, std::uint32_t lanes) noexcept {
+        static scratch take(carver& c, carver& shared, const step_parts<Types>& p,
+                            std::uint32_t lanes) noexcept {
             scratch x;
             const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
-            x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
-            x.chosen_count = c.take<std::uint32_t>(lanes);
-            x.forced = c.take<std::uint32_t>(lanes);
-            x.marginal = c.take<float>(by_errors ? lanes : 0);
-            x.leaves = c.take<simd::neighbour>(growth_of<Types>::foresees ? lanes : 0);
             x.total = c.take<float>(lanes * lane_partial);
             const bool gathered = entry_tile<Types>::gathers(p.max_entries);
             // A step and a turn need theirs one after the other.
@@ -96,37 +60,11 @@ template <class Types> class step_attention {
     };
 
     step_attention() = default;
-    step_attention(store& s, const parts& p, const scratch& x) noexcept : store_(&s), p_(p), x_(x) {}
+    step_attention(store& s, const step_parts<Types>& p, const scratch& x) noexcept
+        : store_(&s), p_(p), x_(x) {}
 
-    [[nodiscard]] std::span<chosen_unit> chosen_of(std::uint32_t i) const noexcept {
-        return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
-    }
-    [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
-    /// What the last step chose and put out, for the bar.
-    [[nodiscard]] step_facts facts(std::span<const lane_ref> lanes) const noexcept {
-        step_facts f;
-        if constexpr (by_errors) {
-            f.output = output_;
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-                const lane l = store_->at(lanes[i].id);
-                f.budget += std::min(l.budget(1), l.entries_in_units());
-                for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                    f.entries += store_->entries_of(l, c.unit);
-                if (!(x_.marginal[i] > 0)) continue;
-                f.log_marginal += std::log(x_.marginal[i]);
-                ++f.marginals;
-            }
-        }
-        return f;
-    }
-
-    /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
-    void foresee(std::span<const lane_ref> lanes) noexcept {
-        if constexpr (growth_of<Types>::foresees) {
-            const phase_clock::span timed(p_.clock, &phase_times::maintain);
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
-        }
-    }
+    [[nodiscard]] entry_tile<Types>& tile() noexcept { return x_.tile; }
+    [[nodiscard]] auto& turn() noexcept { return x_.turn; }
 
     /// visit(k, v, log_weight, rows) for the window's entries before token `to`: one or two pieces of the ring.
     template <class Visit> void visit_window(const lane& l, std::uint32_t to, Visit&& visit) const noexcept {
@@ -150,17 +88,6 @@ template <class Types> class step_attention {
         }
     }
 
-  protected:
-    /// Lane i has chosen the first n units of chosen_of(i).
-    void keep_choice(const lane& l, std::uint32_t i, std::uint32_t n) noexcept {
-        const phase_clock::span timed(p_.clock, &phase_times::choose);
-        const auto chosen = chosen_of(i).first(n);
-        sort_by_unit(chosen);
-        x_.chosen_count[i] = n;
-        x_.forced[i] = none;
-        if (!Types::sequential)
-            for (const chosen_unit& c : chosen) __builtin_prefetch(&l.residency(c.unit)); // is asked for next
-    }
     /// What error each unit of a lane leaves when it is not read. The lane's total has seen what is in memory.
     void price_units(std::span<const lane_ref> lanes, std::uint32_t i, const float* q,
                      std::span<float> score) noexcept {
@@ -169,16 +96,17 @@ template <class Types> class step_attention {
         });
     }
     /// The squared length of the layer's output, before sink logits.
-    void note_outputs(std::span<const lane_ref> lanes) noexcept {
-        output_ = 0;
+    [[nodiscard]] float squared_output(std::span<const lane_ref> lanes) const noexcept {
+        float length = 0;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
                 const partial p = head_partial(total_of(i), h);
                 for (std::uint32_t g = 0; g < p.group; ++g) {
                     const float* acc = p.acc + std::size_t{g} * p.dim;
-                    if (p.sum[g] > 0) output_ += simd::dot(acc, acc, p.dim) / (p.sum[g] * p.sum[g]);
+                    if (p.sum[g] > 0) length += simd::dot(acc, acc, p.dim) / (p.sum[g] * p.sum[g]);
                 }
             }
+        return length;
     }
     /// Calls visit(estimator's view of a head, head) for each head of a lane.
     template <class Visit> void for_heads(const lane_ref& ref, const float* q, Visit&& visit) noexcept {
@@ -208,49 +136,6 @@ template <class Types> class step_attention {
     [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
         return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group,
                           p_.model.dim);
-    }
-
-    /// Counts what a step has chosen; loads of this step shall not evict what of it is resident.
-    void count_and_want(std::span<const lane_ref> lanes) noexcept {
-        statistics& stats = store_->stats();
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            pool& frames = store_->pool_of(lanes[i].id);
-            const auto before = l.chosen_before();
-            if (!Types::sequential) ask_for_frames(l, frames, i);
-            if (!Types::selector::takes_everything && l.state().units > 0) {
-                ++stats.choices;
-                stats.selectable_entries += l.budget(1);
-                stats.empty_choices += x_.chosen_count[i] == 0;
-            }
-            std::uint64_t reused = 0, all = 0, resident = 0, missing_entries = 0;
-            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
-                const auto& now = l.residency(c.unit);
-                const std::size_t bytes = store_->bytes_of(l, c.unit);
-                reused += before[c.unit / 64] >> (c.unit % 64) & 1;
-                all += bytes;
-                if (now.frames() != none && store_->io_batch_of(now, frames) == none)
-                    resident += bytes;
-                else
-                    missing_entries += store_->entries_of(l, c.unit);
-                if (now.frames() != none) store_->want(now, frames);
-            }
-            stats.chosen_units += x_.chosen_count[i];
-            stats.reused_units += reused;
-            stats.chosen_bytes += all;
-            stats.resident_chosen_bytes += resident;
-            stats.useful_bytes += all - resident;
-            stats.read_entries += missing_entries;
-        }
-    }
-
-    /// Asks for what is looked at of the frames of a lane's choice: they lie anywhere. Always inlined, as what
-    /// asks for rows is (coming_records).
-    [[gnu::always_inline]] void ask_for_frames(const lane& l, const pool& frames,
-                                               std::uint32_t i) const noexcept {
-        for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-            if (const std::uint32_t f = l.residency(c.unit).frames(); f != none)
-                __builtin_prefetch(&frames[f]);
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -441,9 +326,9 @@ template <class Types> class step_attention {
     }
 
     /// What stands in for the units of a lane that a query did not attend joins its softmax.
-    void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, const float* q) noexcept {
+    void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, std::span<const chosen_unit> chosen,
+                       const float* q) noexcept {
         if constexpr (detail::estimates<estimator>()) {
-            const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             std::span<const float> score;
             if constexpr (reads_scores<estimator>)
                 if (const units_view u = p_.growth->view(lanes[i].id); u.count > 0)
@@ -457,20 +342,10 @@ template <class Types> class step_attention {
         }
     }
 
-    /// Sets the bits of the chosen units: the next step counts reuse, and layers that share a choice follow it.
-    void remember_choice(std::span<const lane_ref> lanes) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const auto bits = store_->at(lanes[i].id).chosen_before();
-            std::fill(bits.begin(), bits.end(), 0U);
-            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                bits[c.unit / 64] |= std::uint64_t{1} << (c.unit % 64);
-        }
-    }
-
+  private:
     store* store_ = nullptr;
-    parts p_{};
+    step_parts<Types> p_{};
     scratch x_{};
-    float output_ = 0; ///< squared length of the last step's output
 };
 
 }} // namespace kvtl::v0
