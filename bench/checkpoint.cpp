@@ -1,7 +1,7 @@
 // The price of a checkpoint: decode steps, and a save to the sequence's file every so many tokens, with the waiting for the disk
 // on a thread of its own (saved_file::publish). Then what the last one spares: it is loaded.
 //
-//   kvtl-checkpoint [dynakv|quest|full|full_int8] [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE [HEAD_DIM [LAYERS]]]]]]
+//   kvtl-checkpoint [POLICY [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE [HEAD_DIM [LAYERS]]]]]]
 //
 // Shape:  16 layers, 32 query heads, 8 KV heads of 64, as llama3.2-1b has them; with heads of 128 and 32 layers llama3-8b's.
 //         512 attended entries, one thread. Normal numbers around a centre that moves, so that clusters grow.
@@ -10,11 +10,6 @@
 //         written; a line of the median of the later ones: bytes written, ms of save(), ms until it was on the disk, and the
 //         share of save() in the steps between two saves; and the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
-#include <kvtl/presets/dynakv.hpp>
-#include <kvtl/presets/int8.hpp>
-#include <kvtl/presets/quest.hpp>
-#include <kvtl/save/saved_file.hpp>
-
 #include "made_rows.hpp"
 
 #include <algorithm>
@@ -46,18 +41,11 @@ struct options {
     [[nodiscard]] std::size_t k_row() const { return kvtl_bench::k_row(model); }
 };
 
-template <class Cache> int measure(const options& o) {
-    typename Cache::config c;
+int measure(const options& o) {
     const kvtl::shape& model = o.model;
-    c.shape = model;
-    c.max_tokens = o.tokens + (rounds + 1) * o.every;
-    c.attend_tokens = 512;
-    const bool in_memory = o.policy.starts_with("full");
-    c.memory_bytes =
-        in_memory ? c.max_tokens * model.layers * 2 * o.k_row() * sizeof(float) : std::size_t{64} << 20;
-    if constexpr (requires { c.io.path; }) c.io.path = o.path + ".cache";
-    auto opened = Cache::open(c);
-    Cache& cache = need(opened);
+    auto opened = kvtl_bench::open(o.policy, model, o.tokens + (rounds + 1) * o.every, 1,
+                                   std::size_t{64} << 20, o.path + ".cache");
+    engine::kv_cache& cache = *need(opened);
     auto begun = cache.begin();
     const kvtl::sequence_id seq = need(begun);
     kvtl_bench::made_rows data(model);
@@ -66,7 +54,7 @@ template <class Cache> int measure(const options& o) {
     for (std::uint32_t l = 0; l < model.layers; ++l) {
         const auto in = data.next(o.tokens);
         const auto start = steady::now();
-        require(cache.prefill(seq, l, in, out));
+        require(cache.prefill(seq, l, in, out, 0));
         prompt += seconds(steady::now() - start).count();
     }
     std::printf("%s, %zu tokens in %u layers with heads of %u: attention of the prompt %.2f s\n",
@@ -86,7 +74,7 @@ template <class Cache> int measure(const options& o) {
                 for (std::uint32_t l = 0; l < model.layers; ++l) {
                     const auto in = data.next(1);
                     const auto start = steady::now();
-                    require(cache.attend(seq, l, in, out));
+                    require(cache.attend(seq, l, in, out, 0));
                     const auto until =
                         steady::now() + std::chrono::duration_cast<steady::duration>(
                                             std::chrono::duration<double, std::micro>(o.compute_us));
@@ -138,17 +126,8 @@ int main(int argc, char** argv) {
     if (argc > 5) o.path = argv[5];
     if (argc > 6) o.model.head_dim = static_cast<std::uint32_t>(std::strtoul(argv[6], nullptr, 10));
     if (argc > 7) o.model.layers = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10));
-    if (o.tokens > 0 && o.every > 0) { // open() judges the shape
-        if (o.policy == "dynakv") return measure<kvtl::dynakv>(o);
-        if (o.policy == "quest") return measure<kvtl::quest>(o);
-        if (o.policy == "full") return measure<kvtl::full>(o);
-        if (o.policy == "full_int8") return measure<kvtl::full_int8>(o);
-    }
-    std::fprintf(
-        stderr,
-        "kvtl-checkpoint: policy is %s, TOKENS %zu, EVERY %zu; valid: dynakv, quest, full or full_int8, and "
-        "two positive "
-        "numbers\n",
-        o.policy.c_str(), o.tokens, o.every);
+    if (o.tokens > 0 && o.every > 0) return measure(o); // opening judges the policy and the shape
+    std::fprintf(stderr, "kvtl-checkpoint: TOKENS is %zu, EVERY %zu; valid: two positive numbers\n", o.tokens,
+                 o.every);
     return 2;
 }

@@ -1,6 +1,6 @@
 // The price of a branch: fork(), the first token of the branch, which copies what the two do not share, and a later one.
 //
-//   kvtl-fork [dynakv|quest|full] [TOKENS [FILE]]
+//   kvtl-fork [POLICY [TOKENS [FILE]]]
 //
 // Shape:  llama3.2-1b (16 layers, 32 query heads, 8 KV heads of 64), 512 attended entries, one thread. The prompt is taken
 //         without attention. Made numbers, as in kvtl-checkpoint. FILE: of the cache.
@@ -8,9 +8,6 @@
 //         layers, and of the tokens behind it (median), with the bytes that the fork moved on storage by then; then ms of a fork
 //         that nobody uses, with its end.
 // SPDX-License-Identifier: MIT
-#include <kvtl/presets/dynakv.hpp>
-#include <kvtl/presets/quest.hpp>
-
 #include "made_rows.hpp"
 
 #include <chrono>
@@ -41,34 +38,27 @@ template <class F> double ms_of(F&& f) {
     return std::chrono::duration<double, std::milli>(steady::now() - start).count();
 }
 
-template <class Cache> int measure(const options& o) {
-    typename Cache::config c;
-    c.shape = model;
-    c.max_tokens = o.tokens + 64;
-    c.max_sequences = 2;
-    c.attend_tokens = 512;
-    c.memory_bytes = o.policy == "full" ? 2 * c.max_tokens * model.layers * 2 * k_row * sizeof(float)
-                                        : std::size_t{512} << 20;
-    if constexpr (requires { c.io.path; }) c.io.path = o.path;
-    auto opened = Cache::open(c);
-    Cache& cache = need(opened);
+int measure(const options& o) {
+    auto opened = kvtl_bench::open(o.policy, model, o.tokens + 64, 2, std::size_t{512} << 20, o.path);
+    engine::kv_cache& cache = *need(opened);
     auto begun = cache.begin();
     const kvtl::sequence_id seq = need(begun);
     kvtl_bench::made_rows data(model);
-    for (std::uint32_t l = 0; l < model.layers; ++l) require(cache.prefill(seq, l, data.next(o.tokens), {}));
+    for (std::uint32_t l = 0; l < model.layers; ++l)
+        require(cache.prefill(seq, l, data.next(o.tokens), {}, 0));
     std::vector<float> out(q_row);
     const auto token_of = [&](kvtl::sequence_id who) {
         double ms = 0;
         for (std::uint32_t l = 0; l < model.layers; ++l) {
             const auto in = data.next(1);
-            ms += ms_of([&] { require(cache.attend(who, l, in, out)); });
+            ms += ms_of([&] { require(cache.attend(who, l, in, out, 0)); });
         }
         return ms;
     };
     for (std::size_t t = 0; t < tokens_behind; ++t) static_cast<void>(token_of(seq));
     std::vector<double> fork, first, later, mib, unused;
     for (std::size_t r = 0; r < rounds; ++r) {
-        const std::uint64_t before = cache.stats().bytes_moved_by_forks;
+        const std::uint64_t before = cache.stats().detail.bytes_moved_by_forks;
         kvtl::sequence_id branch;
         const auto make = [&] {
             auto made = cache.fork(seq);
@@ -78,7 +68,7 @@ template <class Cache> int measure(const options& o) {
         fork.push_back(ms_of(make));
         first.push_back(token_of(branch));
         for (std::size_t t = 0; t < tokens_behind; ++t) later.push_back(token_of(branch));
-        mib.push_back(static_cast<double>(cache.stats().bytes_moved_by_forks - before) / (1U << 20));
+        mib.push_back(static_cast<double>(cache.stats().detail.bytes_moved_by_forks - before) / (1U << 20));
         require(cache.end(branch));
     }
     std::printf("%s, %zu tokens, medians of %zu: fork %.3f ms, its first token %.2f ms, a later one %.2f ms, "
@@ -96,13 +86,7 @@ int main(int argc, char** argv) {
     if (argc > 1) o.policy = argv[1];
     if (argc > 2) o.tokens = std::strtoull(argv[2], nullptr, 10);
     if (argc > 3) o.path = argv[3];
-    if (o.tokens > 0) {
-        if (o.policy == "dynakv") return measure<kvtl::dynakv>(o);
-        if (o.policy == "quest") return measure<kvtl::quest>(o);
-        if (o.policy == "full") return measure<kvtl::full>(o);
-    }
-    std::fprintf(stderr,
-                 "kvtl-fork: policy is %s, TOKENS %zu; valid: dynakv, quest or full, and a positive number\n",
-                 o.policy.c_str(), o.tokens);
+    if (o.tokens > 0) return measure(o); // opening judges the policy
+    std::fprintf(stderr, "kvtl-fork: TOKENS is %zu; valid: a positive number\n", o.tokens);
     return 2;
 }

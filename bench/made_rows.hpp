@@ -6,11 +6,15 @@
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
+#include "kv_cache.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace kvtl_bench {
@@ -24,6 +28,24 @@ constexpr std::size_t q_row(const kvtl::shape& s) {
 }
 constexpr std::size_t k_row(const kvtl::shape& s) {
     return std::size_t{s.kv_heads} * s.head_dim;
+}
+
+/// A cache of which the steps attend 512 tokens. memory: of one that has storage; others get all that their entries take.
+inline kvtl::result<std::unique_ptr<engine::kv_cache>> open(const std::string& policy, const kvtl::shape& s,
+                                                            std::size_t tokens, std::size_t sequences,
+                                                            std::size_t memory, const std::string& path) {
+    engine::cache_options o;
+    o.policy = policy;
+    o.shape = s;
+    o.max_tokens = tokens;
+    o.max_sequences = sequences;
+    o.attend_tokens = 512;
+    o.memory_bytes = engine::policy_wants(policy).retrieves
+                         ? memory
+                         : sequences * tokens * s.layers * 2 * k_row(s) * sizeof(float);
+    o.io = "uring";
+    o.path = path;
+    return engine::open_cache(o);
 }
 
 inline void require(const kvtl::status& s) {

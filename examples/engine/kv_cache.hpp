@@ -11,7 +11,7 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
-#include <kvtl/save/saved.hpp>
+#include <kvtl/save/saved_file.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
@@ -214,6 +214,10 @@ class kv_cache {
     /// Writes a sequence to a file of its own, from which a cache that is opened alike goes on.
     [[nodiscard]] virtual kvtl::result<kvtl::save_facts> save(kvtl::sequence_id, const std::string& /*path*/,
                                                               const kvtl::save_options& = {}) {
+        return kvtl::error(kvtl::errc::unsupported, "save: this cache cannot");
+    }
+    /// The same to a file that is open: what is written counts once the caller has published it.
+    [[nodiscard]] virtual kvtl::result<kvtl::save_facts> save(kvtl::sequence_id, kvtl::saved_file&) {
         return kvtl::error(kvtl::errc::unsupported, "save: this cache cannot");
     }
     [[nodiscard]] virtual kvtl::result<kvtl::loaded_sequence> load(const std::string& /*path*/,

@@ -111,6 +111,9 @@ template <class Manager> class manager_cache : public kv_cache {
                                                       const kvtl::save_options& o) override {
         return manager_.save(seq, path, o);
     }
+    [[nodiscard]] kvtl::result<kvtl::save_facts> save(kvtl::sequence_id seq, kvtl::saved_file& to) override {
+        return manager_.save(seq, to);
+    }
     [[nodiscard]] kvtl::result<kvtl::loaded_sequence> load(const std::string& path,
                                                            const kvtl::load_options& o) override {
         return manager_.load(path, o);
