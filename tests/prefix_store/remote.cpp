@@ -12,6 +12,7 @@
 
 #include <fstream>
 #include <optional>
+#include <thread>
 
 namespace remote_test {
 
@@ -338,6 +339,45 @@ TEST_CASE_FIXTURE(in_folder, "a writer that dies at any moment leaves a whole pr
         }
         for (const std::string& name : this->blobs("kvtl")) std::filesystem::remove(name);
     }
+}
+
+TEST_CASE_FIXTURE(in_folder, "a prefix that cannot come in time is given up early, and tried again later") {
+    struct slow : kvtl::blob_folder { // takes its time for chunks
+        unsigned* reads;
+        slow(kvtl::blob_folder in, unsigned* count) : kvtl::blob_folder(std::move(in)), reads(count) {}
+        kvtl::status get(std::span<const std::string> names, std::span<const std::span<std::byte>> into,
+                         std::span<std::uint64_t> lengths, kvtl::blob_deadline until) {
+            if (into[0].size() > 4096 && into[0].size() <= 65536) { // neither a signpost nor a manifest
+                ++*reads;
+                std::this_thread::sleep_for(40ms);
+            }
+            return kvtl::blob_folder::get(names, into, lengths, until);
+        }
+    };
+    unsigned reads = 0;
+    const token_list document = counting(1000, 200); // 13 chunks: four reads, of 160 ms or more
+    {
+        machine<kvtl::blob_folder> writer(open());
+        static_cast<void>(kept(*writer.store, writer.cache, document));
+        REQUIRE(writer.tier.statistics().put == 1);
+    }
+    machine<slow> in_time({open(), &reads}, {.fetch_within = 60s});
+    REQUIRE(started(*in_time.store, in_time.cache, document).tokens > 100);
+    REQUIRE(reads == 4);
+    CHECK(in_time.tier.statistics().too_late == 0);
+
+    reads = 0;
+    machine<slow> late({open(), &reads}, {.fetch_within = 120ms});
+    CHECK(started(*late.store, late.cache, document).tokens == 0);
+    CHECK(reads <= 2); // the first four chunks say how long the others take
+    CHECK(late.tier.statistics().missed == 1);
+    const unsigned until_then = reads;
+    CHECK(started(*late.store, late.cache, document).tokens == 0);
+    CHECK(reads == until_then); // nothing was read
+    unsigned calls = 0;
+    while (reads == until_then && ++calls < 20) static_cast<void>(started(*late.store, late.cache, document));
+    CHECK(calls < 20);
+    CHECK(late.tier.statistics().fetched == 0);
 }
 
 TEST_CASE_FIXTURE(in_folder, "a file that is saved again while it is put is given up") {

@@ -112,6 +112,8 @@ std::string metrics::text() const {
     gauge("kvtl_store_conversations", "Conversations in files.", stored.prefixes);
     gauge("kvtl_store_bytes", "Bytes of their files.", stored.file_bytes);
     count("kvtl_remote_fetched_total", "Conversations that the remote had.", remote.fetched);
+    count("kvtl_remote_too_late_total", "Prefixes that it had and could not have delivered in time.",
+          remote.too_late);
     count("kvtl_remote_misses_total", "Prompts of which it had no more.", remote.missed);
     count("kvtl_remote_put_total", "Conversations that were sent to it.", remote.put);
     count("kvtl_remote_dropped_total", "Conversations that were given up unsent.", remote.not_put);

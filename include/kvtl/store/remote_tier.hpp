@@ -10,7 +10,9 @@
 // Loss:    a blob that is missing or wrong makes the whole prefix a miss, and its manifest is removed. What a writer left half
 //          done has no manifest and runs out. A file that is saved again while it is put is given up.
 // Life:    `ttl` seconds from the last hit. Chunks live a tenth longer than manifests.
-// Time:    fetch() ends within `fetch_within`, put() within `put_within`, as far as the blob_store keeps deadlines.
+// Time:    fetch() ends within `fetch_within`, put() within `put_within`, as far as the blob_store keeps deadlines. A prefix whose
+//          bytes would come later, as fast as earlier ones came, is a miss at once; each such miss halves the time that the next
+//          one is expected to take, so that a store that has become faster is tried again.
 // Memory:  one chunk for put(), four for fetch(), and the manifest: 4 bytes per token and 8 per chunk, at most 512 KiB more. fetch()
 //          has 16 bytes per token of hashes while it looks for a manifest.
 // Threads: one call at a time.
@@ -51,6 +53,7 @@ struct remote_config {
 
 struct remote_statistics {
     std::uint64_t fetched = 0, missed = 0; ///< calls of fetch(); `missed` counts `failed` ones, too
+    std::uint64_t too_late = 0; ///< prefixes that were given up because not all of them would come in time
     std::uint64_t put = 0, not_put = 0;
     std::uint64_t failed = 0; ///< calls that met an error, the last with this sentence
     std::string last_failure{};
@@ -206,6 +209,10 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
                                         "remote tier: a saved file has %" PRIu64
                                         " bytes; valid: up to %" PRIu64 ", for which the folder has room",
                                         m->header.file_bytes, wanted.most_bytes));
+        if (comes_too_late(m->header.file_bytes, until)) {
+            time_per_byte_ /= 2;
+            return false;
+        }
         std::vector<std::string> chunks;
         for (std::size_t i = 0; i < m->sums.size(); ++i)
             chunks.push_back(chunk_name(config_.names, m->header.file_id, i, m->sums[i]));
@@ -231,16 +238,21 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
                                     const candidate& c, blob_deadline until) {
         const std::size_t chunk = m.header.chunk_bytes;
         std::vector<std::byte> buffer(std::min<std::uint64_t>(chunk * chunks_at_once, m.header.file_bytes));
+        const auto begun = blob_clock::now();
         for (std::size_t i = 0; i < chunks.size(); i += chunks_at_once) {
             const std::size_t n = std::min(chunks_at_once, chunks.size() - i);
             std::span<std::byte> into[chunks_at_once];
             std::uint64_t bytes[chunks_at_once] = {};
+            const std::uint64_t left = m.header.file_bytes - i * chunk;
+            if (i != 0 && comes_too_late(left, until)) return false;
             for (std::size_t k = 0; k < n; ++k)
-                into[k] = std::span(buffer).subspan(
-                    k * chunk, std::min<std::uint64_t>(chunk, m.header.file_bytes - (i + k) * chunk));
-            if (!note(blobs_.get(chunks.subspan(i, n), std::span(into).first(n), std::span(bytes).first(n),
-                                 until)))
-                return false;
+                into[k] =
+                    std::span(buffer).subspan(k * chunk, std::min<std::uint64_t>(chunk, left - k * chunk));
+            const status got =
+                blobs_.get(chunks.subspan(i, n), std::span(into).first(n), std::span(bytes).first(n), until);
+            time_per_byte_ = std::chrono::duration<double>(blob_clock::now() - begun) /
+                             static_cast<double>(std::min((i + n) * chunk, m.header.file_bytes));
+            if (!note(got)) return false;
             for (std::size_t k = 0; k < n; ++k) {
                 if (bytes[k] == no_blob) return give_up(c, "a chunk has run out", until);
                 if (bytes[k] != into[k].size() ||
@@ -251,6 +263,12 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
             }
         }
         return true;
+    }
+    /// Counts it, too.
+    [[nodiscard]] bool comes_too_late(std::uint64_t bytes, blob_deadline until) noexcept {
+        const bool late = time_per_byte_ * static_cast<double>(bytes) > until - blob_clock::now();
+        counts_.too_late += late;
+        return late;
     }
     /// A manifest without its chunks is no use to anybody.
     [[nodiscard]] bool give_up(const candidate& c, const char* why, blob_deadline until) {
@@ -391,7 +409,8 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     Ops ops_;
     status failure_; ///< the first one of a call
     remote_statistics counts_;
-    std::vector<std::byte> buffer_; ///< a chunk, while put() reads
+    std::chrono::duration<double> time_per_byte_{0}; ///< of the file that was read last
+    std::vector<std::byte> buffer_;                  ///< a chunk, while put() reads
 };
 
 }} // namespace kvtl::v0
