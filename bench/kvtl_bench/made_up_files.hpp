@@ -45,9 +45,12 @@ class made_up_files {
         if (!file) {
             const kvtl::shape& s = o_.shape;
             const std::size_t rows = s.query_heads + (read_x ? 0U : 2 * s.kv_heads);
-            file.emplace(o_.kv_path + (attend ? ".gates-attending" : read_x ? ".gates-x" : ".gates-qkv"),
+            file.emplace(o_.kv_path + (attend   ? ".gates-attending"
+                                       : read_x ? ".gates-x"
+                                                : ".gates-qkv"),
                          scratch_file::owner::ours);
-            if (auto done = write_random_gates(s, rows * s.head_dim, attend, seed_of(o_.workload), file->path());
+            if (auto done =
+                    write_random_gates(s, rows * s.head_dim, attend, seed_of(o_.workload), file->path());
                 !done)
                 throw engine::bad_input(policy + " needs gates: " + done.what());
         }

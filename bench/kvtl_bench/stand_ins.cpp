@@ -31,8 +31,8 @@ std::uint64_t seed_of(std::string_view workload) noexcept {
     return seed;
 }
 
-kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, bool attend,
-                                std::uint64_t seed, const std::string& path) {
+kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, bool attend, std::uint64_t seed,
+                                const std::string& path) {
     kvtl::gate_header header;
     header.layers = shape.layers;
     header.kv_heads = shape.kv_heads;

@@ -157,7 +157,7 @@ double attending(const gate_header& h, const std::vector<float>& weights, const 
     const std::size_t n = h.inputs, w = h.hidden, heads = h.kv_heads;
     const float* const wq = weights.data() + layer * h.layer_floats();
     const float *const wk = wq + heads * w * n, *const wv = wk + heads * w * n, *const own = wv + heads * n,
-                *const bias = own + heads * n;
+                       *const bias = own + heads * n;
     const auto row = [&](const float* of, std::size_t i, std::uint32_t t) {
         return product(of + (head * w + i) * n, in.at(layer, t).x);
     };
@@ -237,13 +237,15 @@ TEST_CASE("attending_gate: the threshold is a probability; its settings and file
     gate_header plain = h;
     plain.act = activation::silu;
     const auto of_plain = blob(plain, std::vector<float>(plain.layers * plain.layer_floats()));
-    check_refusal(state::check({.weights = of_plain}, limits), "activation is 2 with 3 hidden units; valid: 3 with");
+    check_refusal(state::check({.weights = of_plain}, limits),
+                  "activation is 2 with 3 hidden units; valid: 3 with");
     check_refusal(state_of<decaying_gate>::check({.weights = bytes}, limits),
                   "activation is 3 with 3 hidden units; valid: 0 to 2");
     gate_header flat = h;
     flat.hidden = 0;
-    check_refusal(state::check({.weights = blob(flat, std::vector<float>(flat.layers * flat.layer_floats()))}, limits),
-                  "activation is 3 with 0 hidden units");
+    check_refusal(
+        state::check({.weights = blob(flat, std::vector<float>(flat.layers * flat.layer_floats()))}, limits),
+        "activation is 3 with 0 hidden units");
     auto cut = bytes;
     cut.pop_back();
     check_refusal(state::check({.weights = cut}, limits), "retention.weights has ");

@@ -37,7 +37,8 @@ class gates_file {
         auto weights = oracle::normal_values(header.layers * header.layer_floats(), 61, 0.1);
         if (form.attends)
             for (std::size_t l = 1; l <= header.layers; ++l)
-                std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(l * header.layer_floats() - m.kv_heads),
+                std::fill_n(weights.begin() +
+                                static_cast<std::ptrdiff_t>(l * header.layer_floats() - m.kv_heads),
                             m.kv_heads, 1000.0F);
         require_ok(kvtl::write_gates(path_, header, weights));
     }
@@ -51,7 +52,7 @@ class gates_file {
 
 /// What a policy's gates read.
 [[nodiscard]] inline gate_form gate_inputs(const engine::cache_wants& wants, const kvtl::shape& m,
-                                             std::size_t x_floats) {
+                                           std::size_t x_floats) {
     return {contains(wants.inputs, kvtl::engine_input::x)
                 ? x_floats
                 : std::size_t{m.query_heads + 2 * m.kv_heads} * m.head_dim,

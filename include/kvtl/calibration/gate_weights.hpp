@@ -49,8 +49,7 @@ struct gate_header {
     }
     /// Floats of one layer.
     [[nodiscard]] std::size_t layer_floats() const noexcept {
-        if (act == activation::attention)
-            return kv_heads * ((2 * std::size_t{hidden} + 2) * inputs + 1);
+        if (act == activation::attention) return kv_heads * ((2 * std::size_t{hidden} + 2) * inputs + 1);
         const std::size_t last = hidden == 0 ? inputs : hidden;
         return std::size_t{hidden} * (std::size_t{inputs} + 1) + std::size_t{kv_heads} * (last + 1);
     }
@@ -74,7 +73,8 @@ class gate_network {
   public:
     /// Bytes of memory for a blob: its floats and a row of hidden units.
     [[nodiscard]] static std::size_t bytes(std::span<const std::byte> blob) noexcept {
-        return blob.size() < sizeof(gate_header) ? 0 : blob.size() + gate_header::of(blob).hidden * sizeof(float);
+        return blob.size() < sizeof(gate_header) ? 0
+                                                 : blob.size() + gate_header::of(blob).hidden * sizeof(float);
     }
     [[nodiscard]] static status check(std::span<const std::byte> blob, std::uint32_t layers,
                                       std::uint32_t kv_heads, std::uint64_t model,
@@ -101,10 +101,9 @@ class gate_network {
                 "%zu",
                 blob.size(), h.inputs, h.hidden, h.blob_bytes());
         if (attends ? h.act != activation::attention || h.hidden == 0 : h.act > activation::silu)
-            return status::failure(errc::invalid_argument,
-                                   "retention.weights: activation is %u with %u hidden units; valid: %s",
-                                   static_cast<std::uint32_t>(h.act), h.hidden,
-                                   attends ? "3 with at least 1" : "0 to 2");
+            return status::failure(
+                errc::invalid_argument, "retention.weights: activation is %u with %u hidden units; valid: %s",
+                static_cast<std::uint32_t>(h.act), h.hidden, attends ? "3 with at least 1" : "0 to 2");
         for (std::size_t at = sizeof h; at < blob.size(); at += sizeof(float)) {
             float weight;
             std::memcpy(&weight, blob.data() + at, sizeof weight); // a blob need not be aligned
@@ -117,7 +116,8 @@ class gate_network {
     }
 
     gate_network() = default;
-    gate_network(std::span<const std::byte> blob, std::span<std::byte> memory) noexcept : head_(gate_header::of(blob)) {
+    gate_network(std::span<const std::byte> blob, std::span<std::byte> memory) noexcept
+        : head_(gate_header::of(blob)) {
         std::memcpy(memory.data(), blob.data() + sizeof(gate_header), blob.size() - sizeof(gate_header));
         weights_ = reinterpret_cast<const float*>(memory.data());
         hidden_ = reinterpret_cast<float*>(memory.data() + blob.size() - sizeof(gate_header));
@@ -203,13 +203,16 @@ class attending_gate_network {
         const float* own = wv + heads * n;
         const float bias = own[(heads - head) * n + head];
         f16* row = past.data() + (tokens - 1) * stride;
-        const auto stored = [](float x) { return from_float<f16>(std::clamp(x, -largest_of<f16>(), largest_of<f16>())); };
+        const auto stored = [](float x) {
+            return from_float<f16>(std::clamp(x, -largest_of<f16>(), largest_of<f16>()));
+        };
         for (std::size_t i = 0; i < width; ++i) {
             query_[i] = simd::dot(wq + i * n, in.data(), n) / std::sqrt(static_cast<float>(width));
             row[i] = stored(simd::dot(wk + i * n, in.data(), n));
         }
         row[width] = stored(simd::dot(wv, in.data(), n));
-        simd::dot_group(query_, 1, width, rows_view<f16>{past.data(), tokens, width, stride}, logits_, tokens);
+        simd::dot_group(query_, 1, width, rows_view<f16>{past.data(), tokens, width, stride}, logits_,
+                        tokens);
         const float sum = simd::exp_shifted_sum(logits_, tokens, simd::max_of(logits_, tokens));
         float mixed = 0;
         for (std::size_t j = 0; j < tokens; ++j) mixed += logits_[j] * to_float(past[j * stride + width]);

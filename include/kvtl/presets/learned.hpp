@@ -15,9 +15,10 @@
 //                 age as in trim_kv. Needs engine_input::x. Deviation: the number of entries of a head is
 //                 fixed when the prompt ends; in decode each head evicts at its own limit.
 //   attention_gate  Attention-Gate: a small causal attention over the layer's inputs says for every KV head which
-//                 entries stay. keep_tokens is a limit for each head beside these flags; the number that is kept
-//                 follows from retention.threshold. Needs engine_input::x. Memory beside the kept entries: W + 1
+//                 entries stay (retention.threshold). If more are flagged than keep_tokens allows, the heads of all
+//                 layers compete, as in global_gates. Needs engine_input::x. Memory beside the kept entries: W + 1
 //                 numbers of 16 bits for each token and KV head (W = 16: 34 bytes, an entry of 64 numbers has 256).
+//                 Deviation: as in global_gates, each head evicts at its own limit in decode.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -53,6 +54,7 @@ struct attention_gate : full {
     static constexpr std::string_view name = "attention_gate";
     static constexpr std::uint32_t window_tokens = 8;
     using retention = drop<attending_gate>;
+    using budget = progressive_heads;
 };
 
 } // namespace presets

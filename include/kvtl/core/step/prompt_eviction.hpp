@@ -477,8 +477,8 @@ template <class Types> class prompt_eviction {
                 std::uint32_t& mine = keep[std::size_t{l} * count + i];
                 mine = std::min(mine, book_->cost(lane) - pinned);
                 cut_back(lane, held, pinned + mine, pinned);
-                // A prompt below budget leaves room for decode to fill.
-                const bool all = drops_unwanted || mine == book_->sequence_budget_of(slot).competing;
+                // A prompt below budget leaves room for decode to fill, but not room that other heads have taken.
+                const bool all = (drops_unwanted && !Types::budget::late) || mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))
                                  : mine + book_->plan.sinks + book_->plan.window;
             }
