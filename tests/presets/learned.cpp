@@ -3,6 +3,7 @@
 #include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/learned.hpp>
 
+#include "support/attending_gate.hpp"
 #include "support/eviction.hpp"
 
 #include <unistd.h>
@@ -241,44 +242,7 @@ TEST_CASE("global_gates: one scale for all heads and layers decides how many, wo
     }
 }
 
-namespace {
-
-/// The number of each token by definition of gates that attend: x (T, N). What later tokens read of one has 16 bits.
-scores_t attending(const kvtl::gate_header& h, const std::vector<float>& weights, std::size_t layer,
-                   std::size_t head, const std::vector<float>& x) {
-    const std::size_t n = h.inputs, w = h.hidden, heads = h.kv_heads, tokens = x.size() / n;
-    const float* const wq = weights.data() + layer * h.layer_floats();
-    const float *const wk = wq + heads * w * n, *const wv = wk + heads * w * n, *const own = wv + heads * n;
-    const auto product = [&](const float* of, std::size_t t) {
-        double sum = 0;
-        for (std::size_t i = 0; i < n; ++i)
-            sum += static_cast<double>(of[i]) * static_cast<double>(x[t * n + i]);
-        return sum;
-    };
-    const auto rounded = [](double v) {
-        return static_cast<double>(kvtl::to_float(kvtl::from_float<kvtl::f16>(static_cast<float>(v))));
-    };
-    scores_t out(tokens);
-    std::vector<double> keys(tokens * w), values(tokens);
-    for (std::size_t t = 0; t < tokens; ++t) {
-        for (std::size_t i = 0; i < w; ++i) keys[t * w + i] = rounded(product(wk + (head * w + i) * n, t));
-        values[t] = rounded(product(wv + head * n, t));
-        double above = 0, below = 0;
-        for (std::size_t j = 0; j <= t; ++j) {
-            double s = 0;
-            for (std::size_t i = 0; i < w; ++i) s += product(wq + (head * w + i) * n, t) * keys[j * w + i];
-            const double p = std::exp(s / std::sqrt(static_cast<double>(w)));
-            above += p * values[j], below += p;
-        }
-        out[t] = product(own + head * n, t) + above / below + static_cast<double>(own[heads * n + head]);
-    }
-    return out;
-}
-
-} // namespace
-
-TEST_CASE(
-    "attention_gate: flags in prompt and decode, after a rewind, in a branch and in a loaded sequence") {
+TEST_CASE("attention_gate: flags in prompt and decode; rewound, forked and loaded sequences go on") {
     constexpr std::size_t n = 6, all = 160, prompt = 100;
     const drift data(small, 300, 64);
     using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::attention_gate>, with_x>;
