@@ -125,7 +125,7 @@ template <class Types> struct retention_memory {
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
     std::span<std::byte> past; ///< (sequences of the shard, L, lanes, tokens) what the score remembers
-    std::span<float> balance; ///< (sequences of the shard, L, lanes, D) factors of demoted keys
+    std::span<float> balance;  ///< (sequences of the shard, L, lanes, D) factors of demoted keys
 
     std::span<E> work_k, work_v;  ///< (prefill, D) one lane's prompt
     std::span<E> row_k, row_v;    ///< (D) a row on its way to its record

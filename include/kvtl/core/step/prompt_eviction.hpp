@@ -478,7 +478,8 @@ template <class Types> class prompt_eviction {
                 mine = std::min(mine, book_->cost(lane) - pinned);
                 cut_back(lane, held, pinned + mine, pinned);
                 // A prompt below budget leaves room for decode to fill, but not room that other heads have taken.
-                const bool all = (drops_unwanted && !Types::budget::late) || mine == book_->sequence_budget_of(slot).competing;
+                const bool all = (drops_unwanted && !Types::budget::late) ||
+                                 mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))
                                  : mine + book_->plan.sinks + book_->plan.window;
             }

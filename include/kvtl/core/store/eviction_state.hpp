@@ -240,18 +240,18 @@ template <class Types> struct eviction_state {
             const auto widened = [&](const tensor_view& all, std::size_t at, std::size_t n) {
                 return std::span(simd::widened(all, t * n, memory.arrived.data() + at, n), n);
             };
-            const arriving a{.layer = layer,
-                             .token = token,
-                             .first_head = head_of(0),
-                             .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
-                             .decoded = decoded,
-                             .q = widened(in.q, 2 * k, q),
-                             .k = widened(in.k, 0, k),
-                             .v = widened(in.v, k, k),
-                             .x = row(in.x, in.x.size() / tokens),
-                             .external = row(in.external, plan.kv_heads),
-                             .past = past_of(lanes_of(slot, layer)[0],
-                                             std::size_t{lane_count()} * plan.max_tokens)};
+            const arriving a{
+                .layer = layer,
+                .token = token,
+                .first_head = head_of(0),
+                .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
+                .decoded = decoded,
+                .q = widened(in.q, 2 * k, q),
+                .k = widened(in.k, 0, k),
+                .v = widened(in.v, k, k),
+                .x = row(in.x, in.x.size() / tokens),
+                .external = row(in.external, plan.kv_heads),
+                .past = past_of(lanes_of(slot, layer)[0], std::size_t{lane_count()} * plan.max_tokens)};
             score.arrive(a, memory.arrival.first(lane_count()));
         }
     }
