@@ -256,6 +256,7 @@ TEST_CASE("attention_gate: flags in prompt and decode; rewound, forked and loade
         auto config = sized<cache_t>(limit);
         config.engine_inputs = with_x::value;
         config.max_sequences = 3;
+        config.window_tokens = 8;
         config.shards = 2;
         config.retention.weights = bytes;
         config.retention.threshold = 0.4F;

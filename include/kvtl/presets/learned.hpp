@@ -52,7 +52,7 @@ struct global_gates : full {
 
 struct attention_gate : full {
     static constexpr std::string_view name = "attention_gate";
-    static constexpr std::uint32_t window_tokens = 8;
+    static constexpr std::uint32_t window_tokens = 32;
     using retention = drop<attending_gate>;
     using budget = progressive_heads;
 };
