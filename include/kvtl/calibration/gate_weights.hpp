@@ -7,8 +7,8 @@
 // Attention (activation::attention, Attention-Gate): for token t and each KV head
 //         out = own in_t + sum over j <= t of softmax_j(Wq in_t . Wk in_j / sqrt(W)) wv in_j + b,
 //         with Wq, Wk (H, W, N), wv, own (H, N), b (H) and W = hidden.
-// Blob:   the header below, then for each layer W1, b1, W2, b2, or Wq, Wk, wv, own, b. Little-endian. A blob of another version,
-//         shape or model, or with a weight that is not finite, is refused.
+// Blob:   the header below, then for each layer W1, b1, W2, b2, or Wq, Wk, wv, own, b. Little-endian. A blob of
+//         another version, shape, kind or model, or with a weight that is not finite, is refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
