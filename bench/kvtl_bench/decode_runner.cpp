@@ -192,7 +192,7 @@ void runner::supply(made_up_files& files) {
     } else if (needs(kvtl::engine_input::calibration) && o_.calibration.empty())
         options_.calibration = files.bases(policy_, wants_.entry_bases);
     if (wants_.gates && o_.gates.empty()) {
-        options_.gates = files.gates(policy_, needs(kvtl::engine_input::x));
+        options_.gates = files.gates(policy_, needs(kvtl::engine_input::x), wants_.attending_gates);
         stand_ins_.push_back("random gates");
     }
     if (needs(kvtl::engine_input::x)) stand_ins_.push_back("queries as x");

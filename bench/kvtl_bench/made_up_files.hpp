@@ -39,14 +39,18 @@ class made_up_files {
         }
         return file->path();
     }
-    /// Some gates read the layer's input, others the token's q, k and v.
-    [[nodiscard]] std::string gates(const std::string& policy, bool read_x) {
-        std::optional<scratch_file>& file = read_x ? gates_of_x_ : gates_of_qkv_;
+    /// Some gates read the layer's input, others the token's q, k and v. Some attend earlier tokens.
+    [[nodiscard]] std::string gates(const std::string& policy, bool read_x, bool attend) {
+        std::optional<scratch_file>& file = attend ? attending_gates_ : read_x ? gates_of_x_ : gates_of_qkv_;
         if (!file) {
             const kvtl::shape& s = o_.shape;
             const std::size_t rows = s.query_heads + (read_x ? 0U : 2 * s.kv_heads);
-            file.emplace(o_.kv_path + (read_x ? ".gates-x" : ".gates-qkv"), scratch_file::owner::ours);
-            if (auto done = write_random_gates(s, rows * s.head_dim, seed_of(o_.workload), file->path());
+            file.emplace(o_.kv_path + (attend   ? ".gates-attending"
+                                       : read_x ? ".gates-x"
+                                                : ".gates-qkv"),
+                         scratch_file::owner::ours);
+            if (auto done =
+                    write_random_gates(s, rows * s.head_dim, attend, seed_of(o_.workload), file->path());
                 !done)
                 throw engine::bad_input(policy + " needs gates: " + done.what());
         }
@@ -80,7 +84,7 @@ class made_up_files {
 
     const decode_options& o_;
     const workload_request& request_;
-    std::optional<scratch_file> bases_, bases_of_entries_, gates_of_x_, gates_of_qkv_;
+    std::optional<scratch_file> bases_, bases_of_entries_, gates_of_x_, gates_of_qkv_, attending_gates_;
     std::map<std::string, std::optional<scratch_file>> trained_;
 };
 

@@ -31,12 +31,13 @@ std::uint64_t seed_of(std::string_view workload) noexcept {
     return seed;
 }
 
-kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, std::uint64_t seed,
+kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, bool attend, std::uint64_t seed,
                                 const std::string& path) {
     kvtl::gate_header header;
     header.layers = shape.layers;
     header.kv_heads = shape.kv_heads;
     header.inputs = static_cast<std::uint32_t>(inputs);
+    if (attend) header.act = kvtl::activation::attention, header.hidden = 16;
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal(0.0F, 1.0F / std::sqrt(static_cast<float>(inputs)));
     std::vector<float> weights(header.layers * header.layer_floats());

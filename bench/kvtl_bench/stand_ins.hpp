@@ -25,8 +25,8 @@ inline constexpr std::size_t probes = 8;
 /// The seed of everything that is made up beside a workload: equal texts, equal numbers, whatever their knobs.
 [[nodiscard]] std::uint64_t seed_of(std::string_view workload) noexcept;
 
-/// Gates that read `inputs` numbers per token, into a file for cache_options::gates.
-[[nodiscard]] kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs,
+/// Gates that read `inputs` numbers per token, and attend earlier tokens or not, into a file for cache_options::gates.
+[[nodiscard]] kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, bool attend,
                                               std::uint64_t seed, const std::string& path);
 
 /// The sections that only training makes, for a model whose bases are in `bases`: the same directions, and gates of

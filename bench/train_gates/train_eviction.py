@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train what decides which entries a cache keeps, for the model of a GGUF file.
 
-  train_eviction.py --method trim|global|locret|lookahead|share --gguf MODEL --data DIR --out FILE [--minutes 5]
+  train_eviction.py --method trim|global|attention|locret|lookahead|share --gguf MODEL --data DIR --out FILE [--minutes 5]
 
 trim       TRIM-KV: per layer an MLP on the layer's input, log beta = logsigmoid(out) for every KV head. While training,
            attention to an entry is multiplied by beta^age. Loss: KL from the frozen model and cross entropy, weighted as
@@ -9,6 +9,10 @@ trim       TRIM-KV: per layer an MLP on the layer's input, log beta = logsigmoid
            and layers; M is --capacity.
 global     "Make Each Token Count": as trim, but a head's hidden units are its own, one projection that all heads and
            layers share makes the number of them, and M counts the mean entry of a head over all heads and layers.
+attention  Attention-Gate: per layer and KV head a causal attention of width --hidden over the layer's input, and a number of
+           the token itself; keep probability m = sigmoid(both). An entry with m <= 1/2 is masked out of attention to tokens
+           --window and more later; the gradient passes as if the mask were m. Loss: as trim, but --pressure times
+           max(0, mean m / --share - 1); the share falls from 1 to --share in the first half of the run.
 locret     Locret: an MLP on q, k (after RoPE) and v. Target: the largest score before softmax that the last --observers
            queries of the group give an entry. Smooth L1, and .0025 times the mean square between neighbours.
 lookahead  LookaheadKV: learned vectors behind the prompt, and a low-rank addition to their query projections. Target: the
@@ -160,6 +164,67 @@ class Retention:
         self.parts.write(self.a.out, self.a.gguf)
 
 
+class AttentionGates(nn.Module):
+    """out_t = own x_t + sum_{j <= t} softmax_j(Wq x_t . Wk x_j / sqrt(width)) wv x_j + b, for each KV head of each layer."""
+    def __init__(self, layers, heads, inputs, width):
+        super().__init__()
+        self.wq = nn.Parameter(torch.randn(layers, heads, width, inputs) * 1.5 / math.sqrt(inputs))
+        self.wk = nn.Parameter(torch.randn(layers, heads, width, inputs) * 1.5 / math.sqrt(inputs))
+        self.wv = nn.Parameter(torch.randn(layers, heads, inputs) * .5 / math.sqrt(inputs))
+        self.own = nn.Parameter(torch.randn(layers, heads, inputs) * .5 / math.sqrt(inputs))
+        self.b = nn.Parameter(torch.full((layers, heads), 2.0))
+
+    def forward(self, l, x, later):
+        """x [B,T,N], later [T,T] -> [B,heads,T]"""
+        q, k = (torch.einsum("btn,hwn->bhtw", x, w[l]) for w in (self.wq, self.wk))
+        s = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)
+        v = (x @ self.wv[l].t()).transpose(1, 2)
+        return (torch.softmax(s, -1) @ v[..., None])[..., 0] + (x @ self.own[l].t()).transpose(1, 2) + self.b[l][None, :, None]
+
+    def write(self, path, model):
+        gate_blob.write_attention(path, model, *(p.detach().cpu().numpy() for p in (self.wq, self.wk, self.wv, self.own, self.b)))
+
+
+class AttentionGate:
+    def __init__(self, a, m, dev):
+        self.a, self.model = a, m
+        self.parts = AttentionGates(m.c.layers, m.c.kv, m.c.d, a.hidden).to(dev)
+        at = torch.arange(a.length, device=dev)
+        age = at[:, None] - at[None]
+        self.later, self.recent = age < 0, age < a.window
+
+    def attend(self, l, h, q, k, v):
+        m = torch.sigmoid(self.parts(l, h, self.later))                                    # [B,KV,T]
+        self.m.append(m)
+        flag = (m > .5).float() + m - m.detach()
+        B, H, T, d = q.shape
+        kv = k.shape[1]
+        q = q.reshape(B, kv, -1, d)
+        s = (q @ k.transpose(-1, -2) / math.sqrt(d)).view(B, kv, -1, T, T).masked_fill(self.later, -math.inf)
+        w = torch.softmax(s, -1) * torch.where(self.recent, torch.ones(()), flag[:, :, None, :])[:, :, None]
+        w = w / w.sum(-1, keepdim=True)
+        return (w.view(B, kv, -1, T) @ v).view(B, H, T, d)
+
+    def loss(self, x, y, w):
+        model, a = self.model, self.a
+        with torch.no_grad():
+            teacher = torch.log_softmax(run(model, x, lambda l, h, q, k, v: causal(q, k, v)), -1)
+        self.m = []
+        own = torch.log_softmax(run(model, x, self.attend), -1)
+        kl = ((teacher.exp() * (teacher - own)).sum(-1) * w).sum() / w.sum()
+        ce = -(own.gather(-1, y[..., None])[..., 0] * w).sum() / w.sum()
+        m = torch.stack(self.m)
+        share = a.share + (1 - a.share) * max(0.0, 1 - 2 * self.done)
+        over = F.relu(m.mean() / share - 1)
+        self.note = lambda: "kl %.4f ce %.4f share %.3f kept %.3f by head %s" % (
+            float(kl.detach()), float(ce.detach()), share, float((m.detach() > .5).float().mean()),
+            " ".join("%.2f" % z for z in (m.detach() > .5).float().mean((1, 3)).flatten().tolist()))
+        return kl + ce + a.pressure * over
+
+    def write(self):
+        self.parts.write(self.a.out, self.a.gguf)
+
+
 class Locret:
     def __init__(self, a, m, dev):
         self.a, self.m = a, m
@@ -304,7 +369,7 @@ def feed(data, split, seed, B, T, out):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--method", required=True, choices=("trim", "global", "locret", "lookahead", "share"))
+    ap.add_argument("--method", required=True, choices=("trim", "global", "attention", "locret", "lookahead", "share"))
     ap.add_argument("--gguf", required=True)
     ap.add_argument("--data", required=True, help="folder with train.bin, val.bin and tok.model (tokens.py)")
     ap.add_argument("--out", required=True)
@@ -312,10 +377,12 @@ def main():
     ap.add_argument("--steps", type=int, default=10 ** 9, help="end earlier")
     ap.add_argument("--length", type=int, default=2048)
     ap.add_argument("--batch", type=int, default=4, help="windows per step")
-    ap.add_argument("--lr", type=float, help="default: 2e-3; share 4e-4")
-    ap.add_argument("--hidden", type=int, help="units of a gate; default: 128; locret 64")
+    ap.add_argument("--lr", type=float, help="default: 2e-3; share 4e-4, attention 3e-3")
+    ap.add_argument("--hidden", type=int, help="units of a gate, or its width; default: 128; locret 64, attention 16")
     ap.add_argument("--capacity", type=float, default=128, help="M of trim and global, entries per head")
     ap.add_argument("--pressure", type=float, default=1.0)
+    ap.add_argument("--share", type=float, default=.12, help="of the entries, that attention may keep")
+    ap.add_argument("--window", type=int, default=8, help="latest entries that attention keeps in any case")
     ap.add_argument("--observers", type=int, default=64)
     ap.add_argument("--vectors", type=int, default=16)
     ap.add_argument("--rank", type=int, default=8)
@@ -324,8 +391,8 @@ def main():
     ap.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = ap.parse_args()
     began = time.time()
-    a.lr = a.lr or (4e-4 if a.method == "share" else 2e-3)
-    a.hidden = a.hidden or (64 if a.method == "locret" else 128)
+    a.lr = a.lr or {"share": 4e-4, "attention": 3e-3}.get(a.method, 2e-3)
+    a.hidden = a.hidden or {"locret": 64, "attention": 16}.get(a.method, 128)
     queue = mp.Queue(8)
     jobs = [mp.Process(target=feed, args=(a.data, "train", 1000 * a.seed + i, a.batch, a.length, queue), daemon=True)
             for i in range(a.workers)]
@@ -336,7 +403,7 @@ def main():
     m = M.load(a.gguf).to(a.device)
     for p in m.parameters():
         p.requires_grad_(a.method == "share")
-    method = {"trim": Retention, "global": Retention, "locret": Locret, "lookahead": Lookahead, "share": Share}[a.method](a, m, a.device)
+    method = {"trim": Retention, "global": Retention, "attention": AttentionGate, "locret": Locret, "lookahead": Lookahead, "share": Share}[a.method](a, m, a.device)
     own = [p for p in method.parts.parameters() if p.requires_grad]
     opt = torch.optim.Adam(own, lr=a.lr, betas=(.9, .95))
     tensors = lambda b: (torch.from_numpy(b[0]).to(a.device), torch.from_numpy(b[1]).to(a.device), torch.from_numpy(b[2]).to(a.device))
@@ -355,6 +422,7 @@ def main():
         at = time.time()
         b = queue.get(timeout=120)
         waited += time.time() - at
+        method.done = share                    # of the run
         loss = method.loss(*tensors(b))
         loss.backward()
         nn.utils.clip_grad_norm_(own, 1.0)

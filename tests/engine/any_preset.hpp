@@ -55,7 +55,7 @@ class all_signals {
                 o.max_tokens * o.max_sequences * o.shape.layers * o.shape.kv_heads * o.shape.head_dim * 4);
 }
 
-[[nodiscard]] inline std::size_t gate_inputs_of(std::string_view policy, const kvtl::shape& m) {
+[[nodiscard]] inline gate_form gate_inputs_of(std::string_view policy, const kvtl::shape& m) {
     return gate_inputs(engine::policy_wants(policy), m, std::size_t{m.query_heads} * m.head_dim);
 }
 

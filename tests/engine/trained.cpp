@@ -204,7 +204,7 @@ blob blob_of(const std::string& name) {
     return b;
 }
 
-constexpr const char* with_gates[] = {"trim_kv", "global_gates", "locret"};
+constexpr const char* with_gates[] = {"trim_kv", "global_gates", "locret", "attention_gate"};
 
 cache_options keeping(tiny& t, const std::string& policy, std::size_t entries) {
     auto o = t.options(policy, "");

@@ -3,6 +3,7 @@
 #include <kvtl/policies/retain_gate.hpp>
 
 #include "contracts/retention.hpp"
+#include "support/attending_gate.hpp"
 
 #include <initializer_list>
 #include <numeric>
@@ -135,6 +136,97 @@ TEST_CASE("retention_gate: what q, k and v of all heads say, for ever") {
     const auto gate = silent_gate(16 * 2 * (2 + 2));
     ranks_held_contract<retention_gate>({.weights = gate}, 0.0,
                                         [](std::uint32_t, double score) { return stays{score}; });
+}
+
+namespace {
+
+/// A gate that attends, of the contract's shape.
+gate_header attending_header(std::uint32_t width) {
+    gate_header h;
+    h.layers = arrivals::layers, h.kv_heads = arrivals::kv_heads;
+    h.inputs = arrivals::inputs, h.hidden = width, h.act = activation::attention;
+    return h;
+}
+
+} // namespace
+
+TEST_CASE("attending_gate: causal attention over all tokens so far, dropped ones included") {
+    const arrivals in;
+    for (const std::uint32_t width : {1U, 6U, 16U}) {
+        CAPTURE(width);
+        const gate_header h = attending_header(width);
+        const auto weights = oracle::normal_values(h.layers * h.layer_floats(), 71, 0.3);
+        auto bytes = blob(h, weights);
+        const attending_gate::config c{.weights = bytes};
+        score_limits limits = arrivals::limits();
+        limits.tokens = arrivals::tokens;
+        REQUIRE(state_of<attending_gate>::check(c, limits).ok());
+        const std::size_t lane = arrivals::tokens * state_of<attending_gate>::token_bytes(c);
+        CHECK(lane == arrivals::tokens * (width + 1) * 2);
+        guarded_bytes memory(state_of<attending_gate>::bytes(c, limits)), past(4 * lane, 0x5A);
+        const state_of<attending_gate> s(c, limits, memory.memory());
+        std::fill(bytes.begin(), bytes.end(), std::byte{0}); // weights are copied
+        oracle::largest_error worst;
+        for (std::uint32_t l = 0; l < arrivals::layers; ++l) {
+            std::vector<std::vector<double>> exact; // by head and token
+            for (std::uint32_t head = 0; head < arrivals::kv_heads; ++head)
+                exact.push_back(attending(h, weights, l, head,
+                                          std::span(in.x).subspan(l * arrivals::tokens * arrivals::inputs,
+                                                                  arrivals::tokens * arrivals::inputs)));
+            for (const std::uint32_t step : {1U, 2U}) // all heads at once; the heads of two shards
+                for (std::uint32_t first = 0; first < step; ++first)
+                    for (std::uint32_t turn = 0; turn < arrivals::tokens + 10; ++turn) {
+                        // The last ten tokens are given up and come again.
+                        const std::uint32_t t = turn < arrivals::tokens ? turn : turn - 10;
+                        arriving a = in.at(l, t);
+                        a.first_head = first, a.head_step = step;
+                        a.past = past.memory().first(4 / step * lane);
+                        std::vector<float> out(4 / step);
+                        s.arrive(a, out);
+                        for (std::uint32_t i = 0; i < out.size(); ++i)
+                            worst.see(static_cast<double>(out[i]) - exact[first + i * step][t]);
+                    }
+        }
+        CHECK(worst.value() <= 1e-3); // a product that lies between two numbers of 16 bits may go either way
+        CHECK(memory.intact());
+        CHECK(past.intact());
+    }
+}
+
+TEST_CASE("attending_gate: the threshold is a probability; its settings and files are checked") {
+    const gate_header h = attending_header(3);
+    std::vector<float> weights(h.layers * h.layer_floats(), 0.01F);
+    const auto bytes = blob(h, weights);
+    const score_limits limits = arrivals::limits();
+    using state = state_of<attending_gate>;
+    for (const double threshold : {0.1, 0.5, 0.9}) {
+        const attending_gate::config c{.threshold = static_cast<float>(threshold), .weights = bytes};
+        std::vector<std::byte> memory(state::bytes(c, limits));
+        const state s(c, limits, memory);
+        const double bar = std::log(threshold / (1 - threshold));
+        CHECK(s.wanted(static_cast<float>(bar + 1e-4)));
+        CHECK_FALSE(s.wanted(static_cast<float>(bar - 1e-4)));
+        CHECK(s.worth({2.5F, 1, 9}, {}) == 2.5F);
+    }
+    CHECK(attending_gate::drops_unwanted);
+    for (const float bad : {0.0F, 1.0F, -1.0F, NAN})
+        check_refusal(state::check({.threshold = bad, .weights = bytes}, limits), "retention.threshold is ");
+    // Gates of the other kind are refused on both sides, and so is attention without a width.
+    gate_header plain = h;
+    plain.act = activation::silu;
+    const auto of_plain = blob(plain, std::vector<float>(plain.layers * plain.layer_floats()));
+    check_refusal(state::check({.weights = of_plain}, limits),
+                  "activation is 2 with 3 hidden units; valid: 3 with");
+    check_refusal(state_of<decaying_gate>::check({.weights = bytes}, limits),
+                  "activation is 3 with 3 hidden units; valid: 0 to 2");
+    gate_header flat = h;
+    flat.hidden = 0;
+    check_refusal(
+        state::check({.weights = blob(flat, std::vector<float>(flat.layers * flat.layer_floats()))}, limits),
+        "activation is 3 with 0 hidden units");
+    auto cut = bytes;
+    cut.pop_back();
+    check_refusal(state::check({.weights = cut}, limits), "retention.weights has ");
 }
 
 TEST_CASE("a buffer is entries over the limit before decode evicts") {

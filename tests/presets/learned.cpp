@@ -3,9 +3,13 @@
 #include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/learned.hpp>
 
+#include "support/attending_gate.hpp"
 #include "support/eviction.hpp"
 
+#include <unistd.h>
+
 #include <cstring>
+#include <filesystem>
 
 namespace learned_test {
 
@@ -235,6 +239,103 @@ TEST_CASE("global_gates: one scale for all heads and layers decides how many, wo
             }));
             CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
         }
+    }
+}
+
+TEST_CASE("attention_gate: flags in prompt and decode; rewound, forked and loaded sequences go on") {
+    constexpr std::size_t n = 6, all = 160, prompt = 100;
+    const drift data(small, 300, 64);
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::attention_gate>, with_x>;
+    kvtl::gate_header h;
+    h.layers = 2, h.kv_heads = 2, h.inputs = n, h.hidden = 3, h.act = kvtl::activation::attention;
+    const auto weights = oracle::normal_values(2 * h.layer_floats(), 65);
+    const auto bytes = blob(h, weights);
+    for (const std::size_t limit : {40U, 90U}) { // fewer than have a flag, and more
+        CAPTURE(limit);
+        auto x = oracle::normal_values(all * n, 66);
+        auto config = sized<cache_t>(limit);
+        config.engine_inputs = with_x::value;
+        config.max_sequences = 3;
+        config.window_tokens = 8;
+        config.shards = 2;
+        config.retention.weights = bytes;
+        config.retention.threshold = 0.4F;
+        auto cache = open_cache<cache_t>(config);
+        const double bar = std::log(0.4 / 0.6);
+        const decorate give_x = [&](kvtl::layer_input& in, std::size_t, std::size_t t, std::size_t count) {
+            in.x = std::span(x).subspan(t * n, count * n);
+        };
+        std::vector<scores_t> worth(4);
+        const auto by_definition = [&] {
+            for (std::size_t lane = 0; lane < 4; ++lane) {
+                worth[lane] = attending(h, weights, lane / 2, lane % 2, x);
+                for (const double s : worth[lane])
+                    REQUIRE(std::abs(s - bar) > 2e-4); // no flag hangs on rounding
+            }
+        };
+        std::vector<std::size_t> limits(4, all);
+        /// Of `held`, in the order of tokens, `now` the latest: 8 stay, and of the others those with a flag, the best.
+        const auto thin_out = [&](tokens_t& held, std::size_t lane, std::uint32_t now) {
+            const auto worse = [&](std::uint32_t a, std::uint32_t b) {
+                return worth[lane][a] < worth[lane][b];
+            };
+            std::erase_if(held, [&](std::uint32_t t) { return t + 8 <= now && worth[lane][t] <= bar; });
+            while (held.size() > limits[lane])
+                held.erase(std::min_element(held.begin(), held.end() - 8, worse));
+        };
+        by_definition();
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, prompt, 37, give_x);
+        std::vector<tokens_t> held(4);
+        std::vector<std::pair<double, std::size_t>> flagged; // worth, lane
+        for (std::size_t lane = 0; lane < 4; ++lane)
+            for (std::uint32_t t = 0; t < prompt; ++t) {
+                held[lane].push_back(t);
+                if (t + 8 < prompt && worth[lane][t] > bar) flagged.emplace_back(worth[lane][t], lane);
+            }
+        CHECK((flagged.size() > 4 * (limit - 8)) == (limit == 40));
+        std::sort(flagged.begin(), flagged.end(), std::greater<>());
+        flagged.resize(std::min(flagged.size(), 4 * (limit - 8))); // heads of all layers compete
+        for (std::size_t lane = 0; lane < 4; ++lane) {
+            limits[lane] =
+                8 + static_cast<std::size_t>(std::count_if(flagged.begin(), flagged.end(),
+                                                           [&](const auto& f) { return f.second == lane; }));
+            thin_out(held[lane], lane, prompt - 1);
+            CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
+        }
+        const auto go_on = [&](kvtl::sequence_id at, std::vector<tokens_t> now, std::uint32_t from,
+                               std::uint32_t to) {
+            CAPTURE(at.slot);
+            for (std::uint32_t t = from; t < to; ++t) {
+                CHECK(decode_and_compare(cache, at, data, t, give_x) < exact);
+                for (std::size_t lane = 0; lane < 4; ++lane) {
+                    now[lane].push_back(t);
+                    thin_out(now[lane], lane, t);
+                    CHECK(kept(cache, at, lane / 2, lane % 2) == now[lane]);
+                }
+            }
+            return now;
+        };
+        held = go_on(seq, held, prompt, 120);
+        // Five tokens are given up, and others come in their place. What they drove out stays away.
+        require_ok(cache.rewind(seq, 5));
+        for (auto& lane : held) lane.resize(lane.size() - 5);
+        const auto others = oracle::normal_values((all - 115) * n, 67);
+        std::copy(others.begin(), others.end(), x.begin() + 115 * n);
+        by_definition();
+        held = go_on(seq, held, 115, 130);
+        const auto branch = cache.fork(seq);
+        REQUIRE(branch.ok());
+        const auto path =
+            (std::filesystem::temp_directory_path() / ("kvtl-attending-" + std::to_string(::getpid())))
+                .string();
+        REQUIRE(cache.save(seq, path).ok());
+        go_on(seq, held, 130, 140);
+        go_on(*branch, held, 130, 140);
+        const auto loaded = cache.load(path);
+        std::filesystem::remove(path);
+        REQUIRE(loaded.ok());
+        go_on(loaded->seq, held, 130, all);
     }
 }
 

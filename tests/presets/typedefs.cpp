@@ -144,6 +144,7 @@ constexpr named typedefs[] = {
     TYPEDEF(trim_kv),
     TYPEDEF(locret),
     TYPEDEF(global_gates),
+    TYPEDEF(attention_gate),
     TYPEDEF(lookahead_probe),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),

@@ -9,23 +9,37 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
 namespace kvtl_test {
 
+/// Numbers per token that gates read, and whether they attend earlier tokens.
+struct gate_form {
+    std::size_t inputs = 0;
+    bool attends = false;
+};
+
 class gates_file {
   public:
-    /// Gates of `inputs` numbers per token, without hidden units.
-    gates_file(const kvtl::shape& m, std::size_t inputs)
+    /// Gates without hidden units; those that attend have a width of 6 and keep every entry.
+    gates_file(const kvtl::shape& m, const gate_form& form)
         : path_((std::filesystem::temp_directory_path() /
-                 ("kvtl-gates-" + std::to_string(::getpid()) + "-" + std::to_string(inputs)))
+                 ("kvtl-gates-" + std::to_string(::getpid()) + "-" + std::to_string(form.inputs) +
+                  (form.attends ? "-attending" : "")))
                     .string()) {
         kvtl::gate_header header;
+        if (form.attends) header.act = kvtl::activation::attention, header.hidden = 6;
         header.layers = m.layers;
         header.kv_heads = m.kv_heads;
-        header.inputs = static_cast<std::uint32_t>(inputs);
-        const auto weights = oracle::normal_values(header.layers * header.layer_floats(), 61, 0.1);
+        header.inputs = static_cast<std::uint32_t>(form.inputs);
+        auto weights = oracle::normal_values(header.layers * header.layer_floats(), 61, 0.1);
+        if (form.attends)
+            for (std::size_t l = 1; l <= header.layers; ++l)
+                std::fill_n(weights.begin() +
+                                static_cast<std::ptrdiff_t>(l * header.layer_floats() - m.kv_heads),
+                            m.kv_heads, 1000.0F);
         require_ok(kvtl::write_gates(path_, header, weights));
     }
     gates_file(const gates_file&) = delete;
@@ -36,12 +50,13 @@ class gates_file {
     std::string path_;
 };
 
-/// Numbers per token that a policy's gates read.
-[[nodiscard]] inline std::size_t gate_inputs(const engine::cache_wants& wants, const kvtl::shape& m,
-                                             std::size_t x_floats) {
-    return contains(wants.inputs, kvtl::engine_input::x)
-               ? x_floats
-               : std::size_t{m.query_heads + 2 * m.kv_heads} * m.head_dim;
+/// What a policy's gates read.
+[[nodiscard]] inline gate_form gate_inputs(const engine::cache_wants& wants, const kvtl::shape& m,
+                                           std::size_t x_floats) {
+    return {contains(wants.inputs, kvtl::engine_input::x)
+                ? x_floats
+                : std::size_t{m.query_heads + 2 * m.kv_heads} * m.head_dim,
+            wants.attending_gates};
 }
 
 } // namespace kvtl_test

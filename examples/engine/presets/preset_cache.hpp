@@ -118,6 +118,9 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
     [[nodiscard]] static cache_wants needs() noexcept {
         cache_wants w = wants_of<Preset>();
         w.gates = has_gates;
+        if constexpr (has_gates) w.attending_gates = requires(const typename manager::config& c) {
+                Preset::retention::score::state::token_bytes(c.retention);
+            };
         w.trained = trained_kinds != 0;
         w.entry_bases =
             trained_kinds == 0 && kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;

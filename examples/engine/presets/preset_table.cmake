@@ -141,5 +141,6 @@ set(KVTL_PRESET_TABLE
     "trim_kv learned eviction 'TRIM-KV: a learned gate that decays with age'"
     "locret learned eviction 'Locret: a learned gate per entry'"
     "global_gates learned eviction 'Make Each Token Count: learned gates, all heads and layers compete'"
+    "attention_gate learned eviction 'Attention-Gate: a small attention over the context flags what stays'"
     "lookahead_probe engine_decides eviction 'DapQ and LookaheadKV: SnapKV by queries that stand for the future'"
     "external_mask engine_decides eviction 'the engine says what stays'")

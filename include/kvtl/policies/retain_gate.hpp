@@ -11,6 +11,12 @@
 //                   is the worth and never changes. A prompt is evicted from while it arrives. The survivors
 //                   do not depend on how the prompt is divided into chunks. The entries that a chunk's
 //                   queries see do.
+//   attending_gate  Attention-Gate: the gate reads the layer's input and attends those of all earlier tokens. Its
+//                   number is the logit of the probability to keep the entry. Entries of `threshold` or less
+//                   leave even if there is room. Of every token, dropped ones included, and each KV head it
+//                   remembers W + 1 numbers in 16 bits, W the width of the attention. Deviations: a number of the
+//                   token itself is added to the attention (a residual path), and the prompt's own attention sees
+//                   all of the prompt, whose entries leave when it is complete.
 // In decode each head evicts down to its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -24,6 +30,17 @@
 namespace kvtl { inline namespace v0 {
 
 enum class gate_kind : std::uint8_t { decaying, global, retention };
+
+/// The layer's inputs, (tokens, width), are there and finite.
+[[nodiscard]] inline status check_layer_inputs(const layer_input& in, std::size_t tokens,
+                                               std::uint32_t width) noexcept {
+    if (in.x.size() != tokens * width)
+        return status::failure(errc::invalid_argument, "x has %zu numbers; valid: tokens * %u = %zu",
+                               in.x.size(), width, tokens * width);
+    if (!simd::all_finite(in.x.data(), in.x.size()))
+        return status::failure(errc::invalid_argument, "x holds a number that is not finite");
+    return {};
+}
 
 template <gate_kind Kind> struct gate_score : score_defaults {
     static constexpr std::string_view name = Kind == gate_kind::decaying ? "decaying_gate"
@@ -56,8 +73,7 @@ template <gate_kind Kind> struct gate_score : score_defaults {
                 return status::failure(errc::invalid_argument, "retention.buffer is %u; valid: 1 to %u",
                                        c.buffer, 1U << 20);
             if (status s = gate_network::check(c.weights, l.layers, l.kv_heads, c.model); !s) return s;
-            gate_header h;
-            std::memcpy(&h, c.weights.data(), sizeof h);
+            const gate_header h = gate_header::of(c.weights);
             const std::size_t width = std::size_t{l.kv_heads} * (l.group + 2) * l.dim;
             if (!reads_input && h.inputs != width)
                 return status::failure(errc::invalid_argument,
@@ -66,12 +82,8 @@ template <gate_kind Kind> struct gate_score : score_defaults {
             return {};
         }
         [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
-            if (reads_input && in.x.size() != tokens * gate_.inputs())
-                return status::failure(errc::invalid_argument, "x has %zu numbers; valid: tokens * %u = %zu",
-                                       in.x.size(), gate_.inputs(), tokens * gate_.inputs());
-            if (reads_input && !simd::all_finite(in.x.data(), in.x.size()))
-                return status::failure(errc::invalid_argument, "x holds a number that is not finite");
-            if (!reads_input && in.q.empty())
+            if (reads_input) return check_layer_inputs(in, tokens, gate_.inputs());
+            if (in.q.empty())
                 return status::failure(errc::invalid_argument,
                                        "q is empty; valid: the queries, the gate reads them");
             return {};
@@ -105,5 +117,60 @@ template <gate_kind Kind> struct gate_score : score_defaults {
 using decaying_gate = gate_score<gate_kind::decaying>;
 using global_gate = gate_score<gate_kind::global>;
 using retention_gate = gate_score<gate_kind::retention>;
+
+struct attending_gate : score_defaults {
+    static constexpr std::string_view name = "attending_gate";
+    static constexpr engine_input needs = engine_input::x;
+    static constexpr score_source source = score_source::arrival;
+    static constexpr bool evicts_in_decode = true;
+    static constexpr bool drops_unwanted = true;
+    struct config {
+        float threshold = 0.5F;               ///< an entry of a larger probability stays
+        std::uint64_t model = 0;              ///< number of the model; 0: not checked
+        std::span<const std::byte> weights{}; ///< a gate blob. Read by open() only
+        template <class Visit> void fields(Visit&& visit) { visit("threshold", threshold); }
+    };
+    class state {
+      public:
+        state() = default;
+        state(const config& c, const score_limits&, std::span<std::byte> memory) noexcept
+            : bar_(std::log(c.threshold / (1.0F - c.threshold))), row_bytes_(token_bytes(c)),
+              gate_(c.weights, memory) {}
+        [[nodiscard]] static std::size_t bytes(const config& c, const score_limits& l) noexcept {
+            return attending_gate_network::bytes(c.weights, l.tokens);
+        }
+        [[nodiscard]] static std::size_t token_bytes(const config& c) noexcept {
+            return attending_gate_network::row_numbers(gate_header::of(c.weights)) * sizeof(f16);
+        }
+        [[nodiscard]] static status check(const config& c, const score_limits& l) noexcept {
+            if (!(c.threshold > 0.0F && c.threshold < 1.0F))
+                return status::failure(errc::invalid_argument,
+                                       "retention.threshold is %g; valid: above 0, below 1",
+                                       static_cast<double>(c.threshold));
+            return gate_network::check(c.weights, l.layers, l.kv_heads, c.model, true);
+        }
+        [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
+            return check_layer_inputs(in, tokens, gate_.inputs());
+        }
+        /// The gate always has an answer.
+        [[nodiscard]] static bool wants_any(const layer_input&) noexcept { return true; }
+        void arrive(const arriving& a, std::span<float> out) const noexcept {
+            const std::size_t lane = a.past.size() / out.size();
+            for (std::size_t i = 0; i < out.size(); ++i) {
+                auto* rows = reinterpret_cast<f16*>(a.past.data() + i * lane);
+                const std::size_t numbers = (std::size_t{a.token} + 1) * row_bytes_ / sizeof(f16);
+                out[i] = gate_.forward(a.layer, a.first_head + i * a.head_step, a.x, {rows, numbers});
+            }
+        }
+        [[nodiscard]] bool wanted(float score) const noexcept { return score > bar_; }
+        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
+        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
+
+      private:
+        float bar_ = 0; ///< logit of the threshold
+        std::size_t row_bytes_ = 0;
+        attending_gate_network gate_;
+    };
+};
 
 }} // namespace kvtl::v0

@@ -14,6 +14,11 @@
 //   global_gates  "Make Each Token Count": log beta of the heads of all layers on one scale, decaying with
 //                 age as in trim_kv. Needs engine_input::x. Deviation: the number of entries of a head is
 //                 fixed when the prompt ends; in decode each head evicts at its own limit.
+//   attention_gate  Attention-Gate: a small causal attention over the layer's inputs says for every KV head which
+//                 entries stay (retention.threshold). If more are flagged than keep_tokens allows, the heads of all
+//                 layers compete, as in global_gates. Needs engine_input::x. Memory beside the kept entries: W + 1
+//                 numbers of 16 bits for each token and KV head (W = 16: 34 bytes, an entry of 64 numbers has 256).
+//                 Deviation: as in global_gates, each head evicts at its own limit in decode.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -45,10 +50,18 @@ struct global_gates : full {
     using budget = progressive_heads;
 };
 
+struct attention_gate : full {
+    static constexpr std::string_view name = "attention_gate";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<attending_gate>;
+    using budget = progressive_heads;
+};
+
 } // namespace presets
 
 using trim_kv = kv_manager<presets::trim_kv, engine_inputs_for<presets::trim_kv>>;
 using locret = kv_manager<presets::locret>;
 using global_gates = kv_manager<presets::global_gates, engine_inputs_for<presets::global_gates>>;
+using attention_gate = kv_manager<presets::attention_gate, engine_inputs_for<presets::attention_gate>>;
 
 }} // namespace kvtl::v0

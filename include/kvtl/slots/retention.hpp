@@ -15,6 +15,9 @@
 // Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token, and scratch of G * T floats. No matrix
 //         of queries times keys is kept.
+// Remembers: a score of arrivals may keep state::token_bytes(config) bytes of every token and lane, of entries
+//         that left, too: arriving::past, by the token's number. They are saved and copied with the sequence. A
+//         rewind overwrites them. Memory: max_tokens of them for each lane.
 // Fitted: a score may declare `calibrated`, a kind of section that it uses if config.calibration has it. Its
 //         state then gets the file through bind(calibration_view).
 // SPDX-License-Identifier: MIT
@@ -59,7 +62,8 @@ struct layer_notes {
 struct score_limits {
     std::uint32_t layers = 0, kv_heads = 0, group = 0, dim = 0;
     std::uint32_t sinks = 0, window = 0, keep = 0;
-    std::uint32_t most = 0; ///< entries of the longest prompt
+    std::uint32_t most = 0;   ///< entries of the longest prompt
+    std::uint32_t tokens = 0; ///< of the longest sequence
 };
 
 /// One lane of a finished prompt.
@@ -109,6 +113,7 @@ struct arriving {
     std::span<const float> q, k, v;  ///< (HQ, D), (H, D), (H, D)
     std::span<const float> x;        ///< (M)
     std::span<const float> external; ///< (H)
+    std::span<std::byte> past;       ///< (scored heads, most tokens) what the policy remembers of each token
 };
 
 /// An entry's data for eviction in decode.
@@ -152,6 +157,15 @@ template <element E> void strip_window(const prompt_lane<E>& lane, std::span<flo
 
 /// The record of an entry for score policies that remember nothing.
 struct no_record {};
+
+/// Bytes that a policy remembers of every token in each lane.
+template <class Score>
+[[nodiscard]] std::size_t remembered_bytes([[maybe_unused]] const typename Score::config& c) noexcept {
+    if constexpr (requires { Score::state::token_bytes(c); })
+        return Score::state::token_bytes(c);
+    else
+        return 0;
+}
 
 /// Defaults that fit most score policies: no settings, no records, each head decides for itself, and entries
 /// leave only at the end of the prompt.

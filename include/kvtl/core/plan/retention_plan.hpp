@@ -68,6 +68,7 @@ struct retention_plan {
     std::uint32_t sinks = 0, window = 0, keep = 0;
     std::uint32_t slack = 0; ///< entries a lane may hold over its limit before decode evicts
     std::uint32_t max_tokens = 0, prefill_tokens = 0;
+    std::size_t remembered = 0;          ///< bytes of each token in a lane, for the score
     std::uint32_t most_rows = 0;         ///< of a lane
     std::uint32_t blocks = 0;            ///< of a shard's pool
     std::uint32_t guaranteed_blocks = 0; ///< of a sequence in a shard
@@ -123,7 +124,8 @@ template <class Types> struct retention_memory {
     std::span<sequence_budget> sequence_budgets;  ///< (sequences of the shard)
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
-    std::span<float> balance; ///< (sequences of the shard, L, lanes, D) factors of demoted keys
+    std::span<std::byte> past; ///< (sequences of the shard, L, lanes, tokens) what the score remembers
+    std::span<float> balance;  ///< (sequences of the shard, L, lanes, D) factors of demoted keys
 
     std::span<E> work_k, work_v;  ///< (prefill, D) one lane's prompt
     std::span<E> row_k, row_v;    ///< (D) a row on its way to its record
@@ -160,6 +162,7 @@ template <class Types> struct retention_memory {
         m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));
         m.score = index.take<std::byte>(Types::score_state::bytes(score_config, score_sizes));
+        m.past = index.take<std::byte>(lanes * p.max_tokens * p.remembered);
         if constexpr (Types::balances_channels) m.balance = metadata.take<float>(lanes * p.dim);
 
         const std::size_t prompt = p.prefill_tokens;

@@ -88,9 +88,11 @@ template <class Types> class row_sizes {
                                    "keep_tokens is %u; valid: at least sink_tokens + window_tokens = %u + %u",
                                    p.keep, p.sinks, p.window);
         const std::uint32_t most = p.prefill_tokens - std::min(p.prefill_tokens, pinned);
-        scores = {p.layers, p.kv_heads, p.group, p.dim, p.sinks, p.window, p.keep, p.prefill_tokens};
+        scores = {p.layers, p.kv_heads, p.group,          p.dim,       p.sinks,
+                  p.window, p.keep,     p.prefill_tokens, p.max_tokens};
         budgets = {p.layers, p.shard_lanes, p.keep - pinned, pinned, most};
         if (status s = score_state::check(c.retention, scores); !s) return s;
+        p.remembered = remembered_bytes<score>(c.retention);
         if (status s = budget_state::check(c.budget, budgets); !s) return s;
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
         p.record = row_codec_of<Types>(c.compressor, p.dim).bytes();

@@ -31,7 +31,7 @@ template <class Types> class decode_eviction {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
         const phase_clock::span timed(book_->clock, &phase_times::append);
-        if (stays) book_->arrive(layer, in, t, token, true);
+        if (stays) book_->arrive(slot, layer, in, t, token, true);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
             const rows held = book_->open(lane);

@@ -54,7 +54,7 @@ template <class Types> class prompt_eviction {
         const auto want = static_cast<std::uint32_t>(lanes.size()) * (blocks_for(total) + queries);
         if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
             return s;
-        score_arrivals(layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
+        score_arrivals(slot, layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
             gather(lane, i, in, before, tokens);
@@ -89,7 +89,7 @@ template <class Types> class prompt_eviction {
             return s;
 
         if constexpr (score::reads_values) sum_values(lanes, layer, in, before, tokens);
-        score_arrivals(layer, in, before, tokens, count);
+        score_arrivals(slot, layer, in, before, tokens, count);
         layer_notes notes;
         for (std::uint32_t i = 0; i < count; ++i) {
             gather(lanes[i], i, in, before, tokens);
@@ -123,11 +123,11 @@ template <class Types> class prompt_eviction {
 
   private:
     /// Scores of tokens as they arrive, for all lanes: board[lane][first + t].
-    void score_arrivals(std::uint32_t layer, const layer_input& in, std::uint32_t first, std::uint32_t tokens,
-                        std::uint32_t lanes) noexcept {
+    void score_arrivals(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t first,
+                        std::uint32_t tokens, std::uint32_t lanes) noexcept {
         if constexpr (score::source == score_source::arrival) {
             for (std::uint32_t t = 0; t < tokens; ++t) {
-                book_->arrive(layer, in, t, first + t, false);
+                book_->arrive(slot, layer, in, t, first + t, false);
                 for (std::uint32_t i = 0; i < lanes; ++i)
                     book_->board(i, first + t + 1).back() = book_->memory.arrival[i];
             }
@@ -477,8 +477,9 @@ template <class Types> class prompt_eviction {
                 std::uint32_t& mine = keep[std::size_t{l} * count + i];
                 mine = std::min(mine, book_->cost(lane) - pinned);
                 cut_back(lane, held, pinned + mine, pinned);
-                // A prompt below budget leaves room for decode to fill.
-                const bool all = drops_unwanted || mine == book_->sequence_budget_of(slot).competing;
+                // A prompt below budget leaves room for decode to fill, but not room that other heads have taken.
+                const bool all = (drops_unwanted && !Types::budget::late) ||
+                                 mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))
                                  : mine + book_->plan.sinks + book_->plan.window;
             }

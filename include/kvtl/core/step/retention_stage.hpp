@@ -292,6 +292,7 @@ template <class Types> class retention_stage {
             if constexpr (Types::balances_channels)
                 std::copy_n(book_.balance_of(parents[i]).begin(), book_.plan.dim,
                             book_.balance_of(lanes[i]).begin());
+            std::ranges::copy(book_.past_of(parents[i], lanes[i].tokens), book_.past_of(lanes[i], 0).data());
         }
     }
 
@@ -340,6 +341,8 @@ template <class Types> class retention_stage {
         io.value(lane.limit);
         io.value(lane.merge_bar);
         if constexpr (Types::balances_channels) io.array(book_.balance_of(lane).data(), book_.plan.dim);
+        const std::span<std::byte> past = book_.past_of(lane, lane.tokens);
+        io.bytes(past.data(), past.size());
         chain_parts(io, slot, lane, lane.rows, rows_per_block, [&] { return book_.open(lane); });
         if constexpr (Types::demotes)
             chain_parts(io, slot, lane, lane.demoted, book_.demoted_format.rows,

@@ -147,6 +147,11 @@ template <class Types> struct eviction_state {
         const auto i = static_cast<std::size_t>(&lane - memory.lanes.data());
         return memory.balance.subspan(i * plan.dim, plan.dim);
     }
+    /// What the score remembers of the first n tokens of a lane, dropped ones included.
+    [[nodiscard]] std::span<std::byte> past_of(const kept_lane& lane, std::size_t n) const noexcept {
+        const auto i = static_cast<std::size_t>(&lane - memory.lanes.data());
+        return memory.past.subspan(i * plan.max_tokens * plan.remembered, n * plan.remembered);
+    }
     /// The queries of a lane, (lane group, D), for its demoted rows.
     [[nodiscard]] const float* demoted_query(const kept_lane& lane, const float* q) const noexcept {
         if constexpr (!Types::balances_channels) return q;
@@ -222,8 +227,8 @@ template <class Types> struct eviction_state {
                              memory.query.size());
     }
     /// The scores of one arriving token go to memory.arrival.
-    void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token,
-                bool decoded) noexcept {
+    void arrive(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::size_t t,
+                std::uint32_t token, bool decoded) noexcept {
         if constexpr (score_policy::source == score_source::arrival) {
             const std::size_t k = plan.key_floats(), tokens = in.k.size() / k;
             const std::size_t q = contains(needs_of<score_policy>(), engine_input::q) && !in.q.empty()
@@ -235,16 +240,18 @@ template <class Types> struct eviction_state {
             const auto widened = [&](const tensor_view& all, std::size_t at, std::size_t n) {
                 return std::span(simd::widened(all, t * n, memory.arrived.data() + at, n), n);
             };
-            const arriving a{.layer = layer,
-                             .token = token,
-                             .first_head = head_of(0),
-                             .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
-                             .decoded = decoded,
-                             .q = widened(in.q, 2 * k, q),
-                             .k = widened(in.k, 0, k),
-                             .v = widened(in.v, k, k),
-                             .x = row(in.x, in.x.size() / tokens),
-                             .external = row(in.external, plan.kv_heads)};
+            const arriving a{
+                .layer = layer,
+                .token = token,
+                .first_head = head_of(0),
+                .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
+                .decoded = decoded,
+                .q = widened(in.q, 2 * k, q),
+                .k = widened(in.k, 0, k),
+                .v = widened(in.v, k, k),
+                .x = row(in.x, in.x.size() / tokens),
+                .external = row(in.external, plan.kv_heads),
+                .past = past_of(lanes_of(slot, layer)[0], std::size_t{lane_count()} * plan.max_tokens)};
             score.arrive(a, memory.arrival.first(lane_count()));
         }
     }
