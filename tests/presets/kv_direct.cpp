@@ -40,8 +40,9 @@ struct toy_engine {
                     head(l, h, true, t, &x[row], &v[row + h * model.head_dim]);
                 }
     }
-    void head(std::uint32_t layer, std::uint32_t h, bool values, std::uint32_t position, const float* in,
-              float* out) const {
+    /// Not inlined, so that it has the same bits wherever it is called.
+    [[gnu::noinline]] void head(std::uint32_t layer, std::uint32_t h, bool values, std::uint32_t position,
+                                const float* in, float* out) const {
         for (std::uint32_t d = 0; d < model.head_dim; ++d) {
             const float* w =
                 &weights[((layer * 2 + (values ? 1U : 0U)) * width + h * model.head_dim + d) * width];
