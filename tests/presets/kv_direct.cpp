@@ -127,7 +127,7 @@ template <class Reader> void play(Reader& r) {
     r.decode(6, 3);
     r.give_up(11);
     r.decode(20);
-    r.prompt(33);
+    r.prompt(70); // of which some leave at once
     r.decode(5);
 }
 
