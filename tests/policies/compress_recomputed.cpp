@@ -52,8 +52,8 @@ template <class Policy> struct with_engine {
 
 } // namespace
 
-TEST_CASE_TEMPLATE("recomputed keeps a compressor's promises", Policy, recomputed<float>, recomputed<f16>) {
-    compressor_contract<Policy>(with_engine<Policy>{});
+TEST_CASE("recomputed keeps a compressor's promises") {
+    compressor_contract<recomputed<float>>(with_engine<recomputed<float>>{});
 }
 
 TEST_CASE("the engine is asked for one head of one layer, with positions, at most 32 tokens at a time") {
