@@ -7,9 +7,9 @@
 #include "calibrate/listening_cache.hpp"
 #include "fingerprint.hpp"
 #include "input_file.hpp"
+#include "layer_math.hpp"
 #include "transformer.hpp"
 
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -21,17 +21,10 @@ namespace {
 void turn(const model& m, std::span<float> queries, double positions) {
     const auto frequencies = m.rope_frequencies();
     const bool neighbours = m.hyper().pairing == rope_pairing::neighbours;
-    const std::size_t step = neighbours ? 2 : 1, apart = neighbours ? 1 : frequencies.size();
+    std::vector<float> cosine(frequencies.size()), sine(frequencies.size());
+    rope_angles(frequencies, positions, cosine.data(), sine.data());
     for (std::size_t head = 0; head < queries.size(); head += m.hyper().shape.head_dim)
-        for (std::size_t i = 0; i < frequencies.size(); ++i) {
-            const double angle = positions * frequencies[i];
-            const auto cosine = static_cast<float>(std::cos(angle)),
-                       sine = static_cast<float>(std::sin(angle));
-            float &a = queries[head + i * step], &b = queries[head + i * step + apart];
-            const float turned = a * cosine - b * sine;
-            b = a * sine + b * cosine;
-            a = turned;
-        }
+        rotate_head(queries.data() + head, cosine.data(), sine.data(), frequencies.size(), neighbours);
 }
 
 /// The head of a file of trained lookahead modules, of 40 bytes.

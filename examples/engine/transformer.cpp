@@ -4,6 +4,7 @@
 #include <kvtl/simd/arch.hpp>
 
 #include "error.hpp"
+#include "layer_math.hpp"
 #include "lookahead.hpp"
 #include "matmul.hpp"
 
@@ -18,17 +19,7 @@ using arch = kvtl::simd::default_arch;
 using floats = kvtl::simd::floats<arch>;
 constexpr std::size_t lanes = kvtl::simd::floats_per_register<arch>;
 
-/// y = x / rms(x) * weight, for one row. x and y may be the same.
-void rms_norm(const float* x, std::span<const float> weight, float epsilon, float* y) noexcept {
-    double sum = 0;
-    for (std::size_t i = 0; i < weight.size(); ++i)
-        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    const double mean = sum / static_cast<double>(weight.size());
-    const auto scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(epsilon)));
-    for (std::size_t i = 0; i < weight.size(); ++i) y[i] = x[i] * scale * weight[i];
-}
-
-/// The same for every row of (T, rows_per_token, weight.size()).
+/// rms_norm for every row of (T, rows_per_token, weight.size()).
 void rms_norm_rows(thread_pool& pool, const float* x, std::span<const float> weight, float epsilon,
                    std::size_t tokens, std::size_t rows_per_token, float* y) {
     const std::size_t n = weight.size();
@@ -234,33 +225,19 @@ void transformer::prepare_rotation(std::size_t tokens) {
     const auto frequencies = model_.rope_frequencies();
     cosine_.resize(tokens * frequencies.size());
     sine_.resize(cosine_.size());
-    for (std::size_t t = 0, i = 0; t < tokens; ++t)
-        for (const double frequency : frequencies) {
-            const double angle = static_cast<double>(position_ + t) * frequency;
-            cosine_[i] = static_cast<float>(std::cos(angle));
-            sine_[i++] = static_cast<float>(std::sin(angle));
-        }
+    for (std::size_t t = 0; t < tokens; ++t)
+        rope_angles(frequencies, static_cast<double>(position_ + t), cosine_.data() + t * frequencies.size(),
+                    sine_.data() + t * frequencies.size());
 }
 
 void transformer::rotate(float* heads, std::size_t heads_per_token, std::size_t tokens) {
     const auto& hyper = model_.hyper();
     const std::size_t pairs = model_.rope_frequencies().size();
     const bool neighbours = hyper.pairing == rope_pairing::neighbours;
-    const std::size_t step = neighbours ? 2 : 1;
-    const std::size_t apart = neighbours ? 1 : pairs;
     pool_.parallel(tokens, [&](std::size_t t) noexcept {
-        const float* cosine = cosine_.data() + t * pairs;
-        const float* sine = sine_.data() + t * pairs;
-        for (std::size_t h = 0; h < heads_per_token; ++h) {
-            float* head = heads + (t * heads_per_token + h) * hyper.shape.head_dim;
-            for (std::size_t i = 0; i < pairs; ++i) {
-                float& a = head[i * step];
-                float& b = head[i * step + apart];
-                const float turned = a * cosine[i] - b * sine[i];
-                b = a * sine[i] + b * cosine[i];
-                a = turned;
-            }
-        }
+        for (std::size_t h = 0; h < heads_per_token; ++h)
+            rotate_head(heads + (t * heads_per_token + h) * hyper.shape.head_dim, cosine_.data() + t * pairs,
+                        sine_.data() + t * pairs, pairs, neighbours);
     });
 }
 

@@ -3,10 +3,12 @@
 // SPDX-License-Identifier: MIT
 #include "transformer.hpp"
 
+#include "calibrate/listening_cache.hpp"
 #include "dense_cache.hpp"
 #include "error.hpp"
 #include "model.hpp"
 #include "random_model.hpp"
+#include "recomputer.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -156,6 +158,48 @@ TEST_CASE("logits do not depend on threads or chunks, and rewind forgets") {
             run.begin(); // a new sequence knows nothing of the old one
             const auto fresh = run.prefill(prompt);
             CHECK(std::equal(first.begin(), first.end(), fresh.begin()));
+        }
+}
+
+TEST_CASE("a recomputer gives the keys and values that the cache got, to the bit") {
+    for (const char* architecture : {"llama", "qwen2", "qwen3"})
+        for (const auto type : {tensor_type::f16, tensor_type::q8_0}) {
+            CAPTURE(architecture);
+            CAPTURE(type_name(type));
+            random_model spec;
+            spec.architecture = architecture;
+            spec.type = type;
+            const model_file written(spec.build());
+            const gguf_file file(written.path);
+            const model weights(file);
+            recomputer again(weights, prompt.size());
+            const kvtl::shape shape = weights.hyper().shape;
+            std::size_t differ = 0, seen = 0;
+            listening_cache ear(shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
+                const std::vector<std::uint32_t> positions = {3, 4, 9}; // not all, and not from the first
+                std::vector<float> x, out(positions.size() * shape.head_dim);
+                for (const std::uint32_t t : positions) {
+                    const auto row = in.x.subspan(t * again.width(), again.width());
+                    x.insert(x.end(), row.begin(), row.end());
+                }
+                for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
+                    for (const bool values : {false, true}) {
+                        recomputer::recompute(&again, {layer, head, values, positions.size(),
+                                                       positions.data(), x.data(), out.data()});
+                        const auto rows = (values ? in.v : in.k).floats();
+                        for (std::size_t i = 0; i < out.size(); ++i, ++seen)
+                            differ += out[i] != rows[(positions[i / shape.head_dim] * shape.kv_heads + head) *
+                                                         shape.head_dim +
+                                                     i % shape.head_dim];
+                    }
+                return kvtl::status();
+            });
+            thread_pool pool(2);
+            transformer run(weights, ear, pool);
+            run.begin();
+            (void)run.prefill(prompt);
+            CHECK(differ == 0);
+            CHECK(seen == std::size_t{2} * 3 * shape.layers * shape.kv_heads * shape.head_dim);
         }
 }
 

@@ -17,6 +17,7 @@
 #include <kvtl/presets/infllm.hpp>
 #include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/kivi.hpp>
+#include <kvtl/presets/kv_direct.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
@@ -172,6 +173,8 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_int4_rotated),
     TYPEDEF(kivi_4),
     TYPEDEF(kivi_2),
+    TYPEDEF(kv_direct),
+    TYPEDEF(kv_direct_f16),
     TYPEDEF(gear),
     TYPEDEF(think),
     TYPEDEF(snapkv_think),

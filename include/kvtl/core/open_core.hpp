@@ -85,6 +85,12 @@ template <class Preset>
                                "owner: preset %s reads a calibration, whose layers are all of the model's; "
                                "valid: every layer its own, or a preset without one",
                                preset_name<Preset>().data());
+    if constexpr (detail::codec_encodes_input<typename Preset::compressor>())
+        return status::failure(
+            errc::unsupported,
+            "owner: preset %s keeps the inputs of layers, and layers that share a cache have "
+            "different ones; valid: every layer its own",
+            preset_name<Preset>().data());
     constexpr std::uint32_t together = detail::layers_that_share<typename Preset::selector>();
     for (std::uint32_t s = 0; s < out.layers.stores(); ++s) // a choice is followed in the step that made it
         if (const std::uint32_t leads = s - s % together; out.layers.owner_of(s) < out.layers.owner_of(leads))

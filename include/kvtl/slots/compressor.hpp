@@ -42,6 +42,14 @@
 // Domain: plain rows always hold keys after RoPE. A codec with key_domain::pre_rope rotates keys back by
 //         `position`, the entry's token. It writes the position into the record, where it counts as its
 //         bytes. It rotates decoded keys forward again (support/position_table.hpp).
+// Input:  a codec with encodes_input stores the layer's input instead of rows, and needs engine_input::x. A token has one
+//         record, which is made when the token arrives, because x is there only then. Instead of encode_key and
+//         encode_value the state has
+//           input_numbers()                          numbers of x per token
+//           check_arrival(layer_input, tokens)       status; before a call changes anything
+//           encode_input(x, position, record)        returns the bytes of the record
+//         bytes().value is 0, and decode_values and accumulate get the records of keys. Only presets that keep every
+//         entry in memory can hold such records: they wait beside the plain rows of the window.
 // Lanes:  a codec that differs from lane to lane declares any of
 //           calibrated   the calibration kinds that it reads, a set of kind_bit()s. The state then has
 //                        bind(calibration_view). Before it, `status check_calibration(view)` checks that the
@@ -181,6 +189,13 @@ template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
     else
         return false;
 }
+/// Records are made of the layer's input.
+template <class Compressor> [[nodiscard]] consteval bool codec_encodes_input() {
+    if constexpr (requires { Compressor::encodes_input; })
+        return Compressor::encodes_input;
+    else
+        return false;
+}
 /// The fit takes rows of E, and queries if the codec reads them.
 template <class P, class E>
 concept codec_fits = requires(const typename P::state& s, std::byte* lane, rows_view<E> rows,
@@ -201,9 +216,10 @@ template <class Compressor> [[nodiscard]] consteval bool codec_per_lane() {
 /// A codec that another codec may be made of: nothing but its config and the shape decides how it encodes one entry, and
 /// it has no rule about lanes or units.
 template <class Compressor>
-concept codec_is_plain = Compressor::granule == 1 && !Compressor::ragged &&
-                         Compressor::domain == key_domain::post_rope && !codec_per_lane<Compressor>() &&
-                         !codec_shares<Compressor>() && !codec_keeps_keys<Compressor>() && !requires {
+concept codec_is_plain =
+    Compressor::granule == 1 && !Compressor::ragged && Compressor::domain == key_domain::post_rope &&
+    !codec_per_lane<Compressor>() && !codec_shares<Compressor>() && !codec_keeps_keys<Compressor>() &&
+    !codec_encodes_input<Compressor>() && !requires {
     &Compressor::state::check_units;
 };
 
@@ -232,15 +248,29 @@ concept compressor_state_opens = requires {
     requires std::constructible_from<typename P::state, const typename P::config&, record_shape>;
 };
 template <class P>
-concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P> &&
-    requires(const typename P::state& s, const typename P::plain_type* row, typename P::plain_type* rows,
-             std::byte* record, const records_view& records) {
-    { s.bytes() }
-    noexcept->std::same_as<record_bytes>;
+concept compressor_encodes_rows = requires(const typename P::state& s, const typename P::plain_type* row,
+                                           std::byte* record) {
     { s.encode_key(row, std::uint32_t{}, record) }
     noexcept->std::same_as<std::uint32_t>;
     { s.encode_value(row, record) }
     noexcept->std::same_as<std::uint32_t>;
+};
+template <class P>
+concept compressor_encodes_inputs = requires(const typename P::state& s, const layer_input& in,
+                                             const float* x, std::byte* record) {
+    { s.input_numbers() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.check_arrival(in, std::size_t{}) }
+    noexcept->std::same_as<status>;
+    { s.encode_input(x, std::uint32_t{}, record) }
+    noexcept->std::same_as<std::uint32_t>;
+};
+template <class P>
+concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P> &&
+    (detail::codec_encodes_input<P>() ? compressor_encodes_inputs<P> : compressor_encodes_rows<P>)&&requires(
+        const typename P::state& s, typename P::plain_type* rows, const records_view& records) {
+    { s.bytes() }
+    noexcept->std::same_as<record_bytes>;
     { s.decode_keys(records, rows) }
     noexcept;
     { s.decode_values(records, rows) }
@@ -308,8 +338,9 @@ template <class P> consteval void explain_compressor() {
             static_assert(holds(compressor_codes<P>),
                           "[kvtl] compressor::state: add noexcept `record_bytes bytes()`, `std::uint32_t "
                           "encode_key(row, position, record)`, `encode_value(row, record)`, "
-                          "`decode_keys(records, rows)` and "
-                          "decode_values");
+                          "`decode_keys(records, rows)` and decode_values; with encodes_input, "
+                          "input_numbers(), check_arrival(layer_input, tokens) and encode_input(x, position, "
+                          "record) instead of the first two");
         static_assert(holds(compressor_attends<P>),
                       "[kvtl] compressor::state: add noexcept score(q, q_stride, group, keys, head, out, "
                       "out_stride) and accumulate(weight, group, values, head, acc, acc_stride)");

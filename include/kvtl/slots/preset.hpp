@@ -259,6 +259,10 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
                               (retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>())) ||
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
+/// Records of inputs wait beside the rows of a window, and only entries that stay in memory have both.
+template <class T>
+concept inputs_are_kept =
+    !detail::codec_encodes_input<typename T::compressor>() || (!retrieves<T> && !drops_entries<T>);
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     streams_hold_runs<T> && predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> &&
@@ -361,8 +365,8 @@ template <class T, class Supplied = default_engine_inputs>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T> && storage_is_read<T> &&
     window_is_left<T> && index_is_read<T> && estimator_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
-    codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
-    dropping_agrees<T> && contains(Supplied::value, needed_inputs<T>());
+    codec_has_its_runs<T> && inputs_are_kept<T> && mass_is_fed<T> && mass_is_complete<T> &&
+    retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_inputs<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

@@ -115,6 +115,10 @@ template <class T> consteval void explain_unread_slots() {
             "and "
             "codecs that are fitted to a prompt need units that are runs of consecutive entries, and no "
             "merging; use a clusterer such as fixed_groups with the layout sequence_order");
+        static_assert(holds(inputs_are_kept<T>),
+                      "[kvtl] compressor: records of a layer's input are made when a token arrives, and only "
+                      "presets that keep every entry in memory hold them; inherit from full, or use a codec "
+                      "of keys and values");
     }
     static_assert(holds(mass_is_fed<T>),
                   "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "

@@ -157,6 +157,10 @@ struct row_plan {
     [[nodiscard]] std::size_t recorded() const noexcept {
         return most_records == 0 ? 0 : layers.size() - sliding;
     }
+    /// Rows of one lane in these.
+    [[nodiscard]] std::size_t recorded_rows() const noexcept {
+        return recorded() == 0 ? 0 : layers[recorded() - 1].offset + layers[recorded() - 1].capacity;
+    }
     [[nodiscard]] page_format format() const noexcept { return record_pool::format_of(record, ragged); }
 
   private:

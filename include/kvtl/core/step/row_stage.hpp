@@ -8,6 +8,7 @@
 // Prompt: queries of a chunk see the chunk's own entries as they came, and older ones as they are kept.
 // Cost:   a step attends all rows and records; a row moves once in some 16 tokens or more, and is encoded once. A prompt's
 //         chunk decodes the records that precede it once for every 64 of its tokens.
+// Inputs: where records are made of the layer's input, each row has its record beside it from the start.
 // Errors: a call for whose records no block is free changes no token. Rows that left for earlier tokens of an attend() stay
 //         records.
 // SPDX-License-Identifier: MIT
@@ -42,6 +43,8 @@ template <element E, class Codec> class row_stage {
         bool prompt_open = false; ///< its last chunk is to come
         record_chain records;
     };
+    /// Records are made of the layer's input, which is there only when a token arrives. They wait beside its row.
+    static constexpr bool of_inputs = requires { &Codec::encode_input; };
     struct memory {
         std::span<row_layer> layers;
         std::span<lane> lanes;          ///< (seats, layers, lanes of a layer)
@@ -52,6 +55,7 @@ template <element E, class Codec> class row_stage {
         std::span<float> attend, causal;
         std::span<E> tile_k, tile_v;     ///< (64, width) rows on their way to records, and back
         std::span<float> sums;           ///< (heads, 64, G, D + 2) of queries between two tiles
+        std::span<std::byte> inputs;     ///< (seats, lanes of a layer, recorded rows, record) that wait
         std::span<std::byte> record;     ///< of one entry
         std::span<std::byte> codec;      ///< tables that the codec's lanes have in common
         std::span<std::uint32_t> before; ///< (lanes of a layer) records that a lane had before the call
@@ -73,6 +77,8 @@ template <element E, class Codec> class row_stage {
             m.attend = scratch.take<float>(simd::attend_scratch_floats(group));
             m.causal = scratch.take<float>(simd::causal_scratch_floats(dim));
             if (r.recorded() == 0) return m;
+            if (of_inputs)
+                m.inputs = window.take<std::byte>(seats * lanes * r.recorded_rows() * r.record.key);
             m.tile_k = scratch.take<E>(row_plan::block * width);
             m.tile_v = scratch.take<E>(row_plan::block * width);
             m.sums = scratch.take<float>(r.lane_heads * row_plan::block * group * (dim + 2));
@@ -91,7 +97,7 @@ template <element E, class Codec> class row_stage {
         lane_heads_ = r.lane_heads;
         x_ = memory::take(r, p, shard, fixed, fixed, fixed);
         std::copy(r.layers.begin(), r.layers.end(), x_.layers.begin());
-        lane_rows_ = r.rows();
+        lane_rows_ = r.rows(), lane_inputs_ = r.recorded_rows();
         const record_shape shape{lane_heads_, p.model.dim};
         if constexpr (std::constructible_from<Codec, const Config&, record_shape>)
             codec_ = Codec(c, shape);
@@ -117,6 +123,7 @@ template <element E, class Codec> class row_stage {
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         const row_layer& r = x_.layers[layer];
+        if (status s = check_input(r, in, tokens); !s) return s;
         // Queries see what leaves for them as it was, so they come first; where all are rows these are attended in place.
         const auto in_place = [&](const row_lane& l) {
             return r.slides() || (l->records.rows == 0 && r.leaving(l.held(), tokens) == 0);
@@ -174,6 +181,7 @@ template <element E, class Codec> class row_stage {
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if (!plan_.division.owns(slot, shard_)) return {};
+        if (status s = check_input(x_.layers[layer], in, tokens); !s) return s;
         const std::uint64_t before = stats_.chosen_bytes;
         for (std::uint32_t t = 0; t < tokens; ++t) {
             const layer_input one = in.rows(t, 1, tokens);
@@ -196,6 +204,7 @@ template <element E, class Codec> class row_stage {
     }
 
     [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+        if (status s = check_input(x_.layers[layer], in, 1); !s) return s;
         if (status s = make_room("append", slot, layer, in, 1); !s) return s;
         for_each_lane(slot, layer, [&](row_lane& l) { take(l, in, 0, 1); });
         return {};
@@ -330,6 +339,7 @@ template <element E, class Codec> class row_stage {
                 l->records = pool_.copy(parent->records);
                 std::copy_n(parent.keys, parent.held() * width(), l.keys);
                 std::copy_n(parent.values, parent.held() * width(), l.values);
+                std::copy_n(parent.inputs, parent.waiting() * input_bytes(), l.inputs);
             });
         });
     }
@@ -379,12 +389,15 @@ template <element E, class Codec> class row_stage {
         std::uint32_t head;  ///< its first KV head
         E *keys, *values;    ///< (capacity, width)
         std::size_t width;
+        std::byte* inputs; ///< (capacity) records that wait; null where there are none
 
         [[nodiscard]] lane* operator->() const noexcept { return state; }
         [[nodiscard]] lane& operator*() const noexcept { return *state; }
         [[nodiscard]] std::uint32_t held() const noexcept { return state->tokens - state->gone; }
         [[nodiscard]] E* key(std::size_t row) const noexcept { return keys + row * width; }
         [[nodiscard]] E* value(std::size_t row) const noexcept { return values + row * width; }
+        /// Records that wait: one per row, or none.
+        [[nodiscard]] std::size_t waiting() const noexcept { return inputs == nullptr ? 0 : held(); }
     };
 
     // ---------------------------------------------------------------------------------------- places
@@ -412,7 +425,11 @@ template <element E, class Codec> class row_stage {
                           plan_.division.lane(i, shard_) * lane_heads_,
                           rows,
                           rows + l.capacity * width(),
-                          width()};
+                          width(),
+                          nullptr};
+            if constexpr (of_inputs)
+                if (!l.slides() && !x_.inputs.empty())
+                    view.inputs = &x_.inputs[((seat * lanes + i) * lane_inputs_ + l.offset) * input_bytes()];
             f(view);
         }
     }
@@ -434,6 +451,19 @@ template <element E, class Codec> class row_stage {
         simd::encode(in.k, from, k, width());
         simd::encode(in.v, from, v, width());
     }
+    /// Bytes of the record of an input.
+    [[nodiscard]] std::size_t input_bytes() const noexcept { return pool_.format().record.key; }
+    [[nodiscard]] status check_input(const row_layer& r, const layer_input& in,
+                                     std::size_t tokens) const noexcept {
+        if constexpr (of_inputs)
+            if (!r.slides()) return codec_.check_arrival(in, tokens);
+        return static_cast<void>(r), static_cast<void>(in), static_cast<void>(tokens), status{};
+    }
+    /// The record of a token of the input.
+    void encode_input(const layer_input& in, std::size_t token, std::uint32_t position,
+                      std::byte* record) const noexcept requires of_inputs {
+        codec_.encode_input(in.x.data() + token * codec_.input_numbers(), position, record);
+    }
     /// Encodes the rows that leave when `tokens` more come, of the lanes of a layer that does not slide, and changes nothing
     /// else. An error leaves the chains as they were.
     [[nodiscard]] status make_room(const char* call, std::uint32_t slot, std::uint32_t layer,
@@ -449,12 +479,20 @@ template <element E, class Codec> class row_stage {
             lanes = l.index + 1;
             const std::uint32_t end = r.sinks + r.leaving(l.held(), tokens);
             for (std::uint32_t row = r.sinks; fits && row < end; ++row) {
-                const E *k = l.key(row), *v = l.value(row);
-                if (row >= l.held()) {
-                    encode(l, in, row - l.held(), x_.tile_k.data(), x_.tile_v.data());
-                    k = x_.tile_k.data(), v = x_.tile_v.data();
+                if constexpr (of_inputs) {
+                    std::byte* record = l.inputs + row * input_bytes();
+                    if (row >= l.held())
+                        encode_input(in, row - l.held(), l->gone + row, record = x_.record.data());
+                    fits = pool_.push(l->records, {record, nullptr, pool_.format().record});
+                    continue;
+                } else {
+                    const E *k = l.key(row), *v = l.value(row);
+                    if (row >= l.held()) {
+                        encode(l, in, row - l.held(), x_.tile_k.data(), x_.tile_v.data());
+                        k = x_.tile_k.data(), v = x_.tile_v.data();
+                    }
+                    fits = push(l, k, v, l->gone + row);
                 }
-                fits = push(l, k, v, l->gone + row);
             }
         });
         if (fits) return {};
@@ -489,10 +527,18 @@ template <element E, class Codec> class row_stage {
                 const std::size_t bytes = std::size_t{held - end} * width() * sizeof(E);
                 std::memmove(l.key(r.sinks), l.key(end), bytes);
                 std::memmove(l.value(r.sinks), l.value(end), bytes);
+                if (l.inputs != nullptr)
+                    std::memmove(l.inputs + r.sinks * input_bytes(), l.inputs + end * input_bytes(),
+                                 (held - end) * input_bytes());
             }
         }
-        for (; row < held + n - leave; ++row)
-            encode(l, in, t + row + (row < r.sinks ? 0 : leave) - held, l.key(row), l.value(row));
+        for (; row < held + n - leave; ++row) {
+            const std::uint32_t moved = row < r.sinks ? 0 : leave, token = t + row + moved - held;
+            encode(l, in, token, l.key(row), l.value(row));
+            if constexpr (of_inputs)
+                if (l.inputs != nullptr)
+                    encode_input(in, token, l->gone + row + moved, l.inputs + row * input_bytes());
+        }
         l->tokens += n;
         l->gone += leave;
     }
@@ -505,16 +551,21 @@ template <element E, class Codec> class row_stage {
     /// The codec of a lane.
     [[nodiscard]] decltype(auto) codec_of(const row_lane& l) const noexcept {
         if constexpr (requires { codec_.at(codec_lane{}); })
-            return codec_.at(codec_lane{l.layer, l.head, nullptr});
+            return codec_.at(codec_lane{plan_.numbers.of(l.layer), l.head, nullptr});
         else
             return static_cast<const Codec&>(codec_);
+    }
+    /// What values are decoded from.
+    [[nodiscard]] static const records_view& values_of(const records_view& keys,
+                                                       const records_view& values) noexcept {
+        return of_inputs ? keys : values;
     }
     /// The next n records of a lane become rows of the tile, from `row` on.
     void decode(const row_lane& l, record_pool::cursor& at, std::uint32_t n, std::size_t row) const noexcept {
         decltype(auto) codec = codec_of(l);
         pool_.read(at, n, [&](const records_view& keys, const records_view& values) {
             codec.decode_keys(keys, &x_.tile_k[row * width()]);
-            codec.decode_values(values, &x_.tile_v[row * width()]);
+            codec.decode_values(values_of(keys, values), &x_.tile_v[row * width()]);
             row += keys.count;
         });
     }
@@ -538,7 +589,7 @@ template <element E, class Codec> class row_stage {
             decltype(auto) codec = codec_of(l);
             pool_.visit(l->records, [&](const records_view& keys, const records_view& values) {
                 for (std::uint32_t h = 0; h < of.heads; ++h)
-                    record_attention(codec, {queries(h), of.dim, of.logits, h}, keys, values)
+                    record_attention(codec, {queries(h), of.dim, of.logits, h}, keys, values_of(keys, values))
                         .attend(nullptr, seen(h), x_.attend);
             });
             stats_.chosen_bytes += l->records.bytes;
@@ -615,6 +666,8 @@ template <element E, class Codec> class row_stage {
         record_parts(io, l, records); // first, as what they begin with stays where it is
         io.array(l.keys, held * width());
         io.array(l.values, held * width());
+        if constexpr (of_inputs)
+            if (l.inputs != nullptr) io.bytes(l.inputs, held * input_bytes());
     }
     void record_parts(part_stream& io, row_lane& l, std::uint32_t records) noexcept {
         if (!io.loads())
@@ -640,7 +693,7 @@ template <element E, class Codec> class row_stage {
 
     cache_plan plan_{};
     std::uint32_t shard_ = 0, lane_heads_ = 1;
-    std::size_t lane_rows_ = 0;
+    std::size_t lane_rows_ = 0, lane_inputs_ = 0; ///< of one lane in all layers
     memory x_{};
     Codec codec_{};
     record_pool pool_;
