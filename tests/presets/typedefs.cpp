@@ -147,6 +147,7 @@ constexpr named typedefs[] = {
     TYPEDEF(lookahead_probe),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
+    TYPEDEF(cam),
     TYPEDEF(d2o),
     TYPEDEF(kv_merger),
     TYPEDEF(snapkv_then_dynakv),
