@@ -2,6 +2,7 @@
 // and all headers of presets side by side: what two of them define twice does not compile.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/best.hpp>
+#include <kvtl/presets/chelsea.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/demoting.hpp>
@@ -101,6 +102,7 @@ constexpr named typedefs[] = {
     TYPEDEF(fasa),
     TYPEDEF(sparq),
     TYPEDEF(infllm),
+    TYPEDEF(chelsea),
     TYPEDEF(clusterkv),
     TYPEDEF(retroinfer),
     TYPEDEF(squeezed),
