@@ -156,6 +156,31 @@ struct similar_runs {
     static void merge(const config&, const Rows&, const leaving_entry<E>&, std::uint32_t, std::uint32_t,
                       float&, std::span<float>) noexcept {}
 
+  private:
+    struct run {
+        std::uint32_t begin = 0, end = 0;
+    };
+    [[nodiscard]] static run run_of(std::span<const float> joined, std::uint32_t t) noexcept {
+        run r{t, t + 1};
+        while (joined[r.begin] > 0.0F) --r.begin;
+        while (r.end < joined.size() && joined[r.end] > 0.0F) ++r.end;
+        return r;
+    }
+    /// Larger numbers first; of equal ones, that of the earlier token.
+    [[nodiscard]] static auto by(std::span<const float> number) noexcept {
+        return [number](std::uint32_t a, std::uint32_t b) {
+            return number[a] > number[b] || (!(number[b] > number[a]) && a < b);
+        };
+    }
+    /// order: the tokens from `begin` on, the n with the highest ranks in front.
+    static void first_by(std::span<const float> rank, std::span<std::uint32_t> order, std::uint32_t begin,
+                         std::uint32_t n) noexcept {
+        if (n == 0) return;
+        std::iota(order.begin(), order.end(), begin);
+        std::nth_element(order.begin(), order.begin() + n, order.end(), by(rank));
+    }
+
+  public:
     /// Joins tokens [begin, end) of a lane to sets of neighbours, at least `allowed` of them. rank (T): scores;
     /// afterwards -infinity for all members of a set but the first of those with its highest score, the pivot.
     /// joined (T): 1 where a token belongs to the set of the one before it, otherwise 0. order (T), scratch (2, D).
@@ -236,30 +261,6 @@ struct similar_runs {
             value[d] = from_float<E>(v[d] / total);
         }
         return c.counted ? std::log(static_cast<float>(members)) : 0.0F;
-    }
-
-  private:
-    struct run {
-        std::uint32_t begin = 0, end = 0;
-    };
-    [[nodiscard]] static run run_of(std::span<const float> joined, std::uint32_t t) noexcept {
-        run r{t, t + 1};
-        while (joined[r.begin] > 0.0F) --r.begin;
-        while (r.end < joined.size() && joined[r.end] > 0.0F) ++r.end;
-        return r;
-    }
-    /// Larger numbers first; of equal ones, that of the earlier token.
-    [[nodiscard]] static auto by(std::span<const float> number) noexcept {
-        return [number](std::uint32_t a, std::uint32_t b) {
-            return number[a] > number[b] || (!(number[b] > number[a]) && a < b);
-        };
-    }
-    /// order: the tokens from `begin` on, the n with the highest ranks in front.
-    static void first_by(std::span<const float> rank, std::span<std::uint32_t> order, std::uint32_t begin,
-                         std::uint32_t n) noexcept {
-        if (n == 0) return;
-        std::iota(order.begin(), order.end(), begin);
-        std::nth_element(order.begin(), order.begin() + n, order.end(), by(rank));
     }
 };
 

@@ -10,7 +10,8 @@
 //              - Layers weigh e^-variance, which is ours. The published code ends at the variance (normalised
 //                among the heads, as here).
 //   kv_merger  KVMerger: neighbours with similar keys form sets, and each set becomes one row, a Gaussian mean
-//              around the member with the highest attention. Deviations:
+//              around the member with the highest attention. Only the paper's abstract was at hand; the rest is
+//              as others restate it. Deviations:
 //              - The paper fixes a bar for the cosine (0.75), and what is kept follows from it. Here the bar of a
 //                head follows from keep_tokens. So nothing is dropped unless cosines are 0 or less.
 //              - The width of the Gaussian is the root of the mean squared distance to the pivot. The paper's
@@ -19,8 +20,9 @@
 //                is kept; 0 loses least here (bench/results/log/merging.md).
 //              - A prompt is merged once, and decoded entries stay.
 //   cam        CaM: as h2o, but the value of an entry that leaves is spread over the next 32 kept tokens, with
-//              probability a / max a, where a is the attention received so far. Deviation: the draws depend on a
-//              seed, the token and its key, so that runs can be repeated.
+//              probability a / max a, where a is the attention received so far (as in its published code; the
+//              paper divides by a mean). Deviation: the draws depend on a seed, the token and its key, so that runs
+//              can be repeated.
 // SPDX-License-Identifier: MIT
 #pragma once
 
