@@ -284,9 +284,9 @@ TEST_CASE("similar_runs: sets of neighbours, the highest score is the pivot, row
                             }
                         }
                         std::vector<float> key(dim), value(dim);
-                        const float count = r.m.state.mean(r.view(r.keys), r.view(r.values),
-                                                           std::span<const float>(r.joined), pivot, key.data(),
-                                                           value.data());
+                        const float count =
+                            r.m.state.mean(r.view(r.keys), r.view(r.values), std::span<const float>(r.joined),
+                                           pivot, key.data(), value.data());
                         CHECK(std::fabs(std::exp(static_cast<double>(count)) -
                                         (counted ? static_cast<double>(set.size()) : 1.0)) < 1e-4);
                         double off = 0;

@@ -144,9 +144,8 @@ struct chunk_matching {
                     float most = -2.0F; // below every cosine
                     for (std::uint32_t u = 0; u < units; ++u) {
                         if (m.size[u] == max_entries()) continue;
-                        const float cosine =
-                            simd::dot(&m.direction[std::size_t{i} * dim],
-                                      &m.direction[std::size_t{u} * step * dim], dim);
+                        const float cosine = simd::dot(&m.direction[std::size_t{i} * dim],
+                                                       &m.direction[std::size_t{u} * step * dim], dim);
                         if (cosine > most) most = cosine, best = u;
                     }
                     ++m.size[best];

@@ -275,9 +275,8 @@ concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_toget
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
 /// and chunks attend rows without counts.
 template <class T>
-concept streaming_agrees = !T::retention::score::evicts_in_prompt || (!T::budget::late && !requires {
-    requires T::retention::counts;
-});
+concept streaming_agrees = !T::retention::score::evicts_in_prompt ||
+                           (!T::budget::late && !requires { requires T::retention::counts; });
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||
