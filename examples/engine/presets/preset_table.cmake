@@ -72,7 +72,7 @@ set(KVTL_PRESET_TABLE
     # Other clusters
     "clusterkv clusterkv retrieval 'ClusterKV: k-means by cosine, decoded tokens clustered a window at a time'"
     "retroinfer retroinfer retrieval 'RetroInfer: clusters in segments, estimates for the next best'"
-    "chelsea chelsea retrieval 'Chelsea: similar keys of a chunk are attended as one, the heaviest of these clusters read'"
+    "chelsea chelsea retrieval 'Chelsea: similar keys of a chunk are attended as one, the heaviest read'"
     "squeezed squeezed retrieval 'Squeezed Attention: clusters above a threshold of attention'"
     # KVSwap and what it compares with
     "kvswap kvswap retrieval demo 'KVSwap: groups of 4 tokens by low-rank keys, read a layer ahead'"
