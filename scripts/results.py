@@ -275,7 +275,7 @@ BLOCKS = {
     "least memory": least_memory,
     "step time": step_time,
     "whole caches runs": lambda d: runs(d, "whole_caches"),
-    **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p")},
+    **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p", "merging", "chunks")},
     "rivals us": lambda d: rivals(d, "us"),
     "rivals error": lambda d: rivals(d, "error"),
     "rivals runs": lambda d: runs(d, "kernels"),

@@ -7,7 +7,7 @@
 #include <kvtl/presets/dynakv.hpp>
 
 struct good : kvtl::presets::dynakv {
-    using retention = kvtl::merge_into<kvtl::heavy_hitters_of_prompt, kvtl::similar_neighbour>;
+    using retention = kvtl::merge_into<kvtl::heavy_hitters_of_prompt, kvtl::similar_runs>;
     using budget = kvtl::progressive;
 };
 

@@ -292,7 +292,6 @@ TEST_CASE("merged entries keep their weights in clusters and in groups") {
         c.sink_tokens = 4;
         c.window_tokens = 8;
         c.retention.rule.similarity = 0.2F;
-        c.retention.rule.width = 20.0F;
     };
     auto c = sized<alone_t>(48);
     heavy(c);

@@ -2,6 +2,7 @@
 // and all headers of presets side by side: what two of them define twice does not compile.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/best.hpp>
+#include <kvtl/presets/chelsea.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/demoting.hpp>
@@ -102,6 +103,7 @@ constexpr named typedefs[] = {
     TYPEDEF(fasa),
     TYPEDEF(sparq),
     TYPEDEF(infllm),
+    TYPEDEF(chelsea),
     TYPEDEF(clusterkv),
     TYPEDEF(retroinfer),
     TYPEDEF(squeezed),
@@ -149,6 +151,7 @@ constexpr named typedefs[] = {
     TYPEDEF(lookahead_probe),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
+    TYPEDEF(cam),
     TYPEDEF(d2o),
     TYPEDEF(kv_merger),
     TYPEDEF(snapkv_then_dynakv),

@@ -72,6 +72,7 @@ set(KVTL_PRESET_TABLE
     # Other clusters
     "clusterkv clusterkv retrieval 'ClusterKV: k-means by cosine, decoded tokens clustered a window at a time'"
     "retroinfer retroinfer retrieval 'RetroInfer: clusters in segments, estimates for the next best'"
+    "chelsea chelsea retrieval 'Chelsea: similar keys of a chunk are attended as one, the heaviest read'"
     "squeezed squeezed retrieval 'Squeezed Attention: clusters above a threshold of attention'"
     # KVSwap and what it compares with
     "kvswap kvswap retrieval demo 'KVSwap: groups of 4 tokens by low-rank keys, read a layer ahead'"
@@ -132,7 +133,8 @@ set(KVTL_PRESET_TABLE
     "keydiff query_free eviction 'KeyDiff: keys unlike the others stay'"
     "lagkv query_free eviction 'LagKV: what stands out against the next block stays'"
     "d2o merging eviction 'D2O: what leaves is merged into similar entries, budgets by variance'"
-    "kv_merger merging eviction 'KVMerger: similar neighbours are merged'"
+    "kv_merger merging eviction 'KVMerger: runs of similar neighbours become one entry each'"
+    "cam merging eviction 'CaM: H2O that spreads the value of what leaves over the next kept entries'"
     # Evicted from when the prompt ends, then retrieved from storage
     "snapkv_then_dynakv composed composition 'the prompt thinned out by SnapKV, the rest in DynaKV on storage'"
     "mpcache composed composition 'MPCache: thinned out, then boxes of 8 chosen by their bounds'"

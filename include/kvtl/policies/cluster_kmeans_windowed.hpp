@@ -33,6 +33,27 @@ struct window_plan {
     bool centred = true;                   ///< directions from the mean rather than from 0
 };
 
+/// The part of a clusterer's state that all have whose units never change once they are made.
+template <class Lane> class units_that_stay {
+  public:
+    void clustered(Lane&, const units_view&) const noexcept {}
+    [[nodiscard]] growth judge(Lane&, const unit_record& unit, float, const units_view& u) const noexcept {
+        return unit.entries < u.max_entries ? growth::append : growth::open;
+    }
+    /// Where an entry would go by itself: to a new unit. The manager places batches instead.
+    [[nodiscard]] assignment assign(Lane&, const float* key, const units_view& u,
+                                    std::span<float> distance) const noexcept {
+        if (u.count == 0 || u.may_add) return {none, growth::open};
+        u.mean.distances(key, u.count, distance.data());
+        std::uint32_t best = none;
+        for (std::uint32_t i = 0; i < u.count; ++i)
+            if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                (best == none || distance[i] < distance[best]))
+                best = i;
+        return {best != none ? best : 0, best != none ? growth::append : growth::open};
+    }
+};
+
 template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     static constexpr std::string_view name = "kmeans_windowed";
     static constexpr granularity unit_of = granularity::head;
@@ -71,7 +92,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     };
     struct lane {};
 
-    class state {
+    class state : public units_that_stay<lane> {
       public:
         state() = default;
         state(const config& c, const geometry&) noexcept : c_(c) {}
@@ -158,24 +179,6 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         [[nodiscard]] std::uint32_t group_batch(rows_view<Element> keys, std::span<std::byte> scratch,
                                                 std::uint32_t* label) const noexcept {
             return cluster(keys, batch_clusters(static_cast<std::uint32_t>(keys.count)), scratch, label);
-        }
-        void clustered(lane&, const units_view&) const noexcept {}
-
-        [[nodiscard]] growth judge(lane&, const unit_record& unit, float,
-                                   const units_view& u) const noexcept {
-            return unit.entries < u.max_entries ? growth::append : growth::open;
-        }
-        /// Where an entry would go by itself: to a new unit. The manager places batches instead.
-        [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
-                                        std::span<float> distance) const noexcept {
-            if (u.count == 0 || u.may_add) return {none, growth::open};
-            u.mean.distances(key, u.count, distance.data());
-            std::uint32_t best = none;
-            for (std::uint32_t i = 0; i < u.count; ++i)
-                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
-                    (best == none || distance[i] < distance[best]))
-                    best = i;
-            return {best != none ? best : 0, best != none ? growth::append : growth::open};
         }
 
       private:

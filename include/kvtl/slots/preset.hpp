@@ -277,10 +277,10 @@ template <class T> [[nodiscard]] consteval bool layer_wide() {
 template <class T>
 concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
-/// and chunks attend plain rows.
+/// and chunks attend rows without counts.
 template <class T>
-concept streaming_agrees =
-    !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
+concept streaming_agrees = !T::retention::score::evicts_in_prompt ||
+                           (!T::budget::late && !requires { requires T::retention::counts; });
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||

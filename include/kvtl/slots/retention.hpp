@@ -124,6 +124,17 @@ struct held_entry {
     [[nodiscard]] float age() const noexcept { return static_cast<float>(now - token); }
 };
 
+/// An entry that leaves a lane for good: key and value (D), its score, and the logarithm of its count.
+template <element E> struct leaving_entry {
+    std::uint32_t token = 0;
+    const E *key = nullptr, *value = nullptr;
+    float log_weight = 0, score = 0;
+};
+template <class Rows>
+[[nodiscard]] leaving_entry<typename Rows::E> leaving_row(const Rows& rows, std::uint32_t i) noexcept {
+    return {rows.token(i), rows.key(i), rows.value(i), rows.log_weight(i), rows.score(i)};
+}
+
 /// Averages or maxima over `width` neighbouring tokens, `width` odd. Beyond the ends an average reads zeros,
 /// and a maximum reads nothing. `in` and `out` must not overlap.
 enum class pooling : std::uint8_t { off, average, maximum };

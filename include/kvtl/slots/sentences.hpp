@@ -189,9 +189,10 @@ template <class T> consteval void explain_dropping() {
     static_assert(holds(survivors_agree<T>),
                   "[kvtl] granularity: a policy works on all KV heads of a layer together, but this "
                   "retention lets every head keep tokens of its own; use a score with decides_together");
-    static_assert(holds(streaming_agrees<T>),
-                  "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
-                  "drop<..> and a budget that is not late only");
+    static_assert(
+        holds(streaming_agrees<T>),
+        "[kvtl] retention: this score evicts while the prompt comes in, so it needs a budget that is "
+        "not late, and drop<..> or a rule of merge_into<..> without counts");
     static_assert(
         holds(demotion_agrees<T>),
         "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score that does "

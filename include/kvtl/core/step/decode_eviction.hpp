@@ -182,8 +182,7 @@ template <class Types> class decode_eviction {
                 each_least(held, token, [&](std::uint32_t least, float worth) {
                     if (held.size() <= most && !unwanted(worth)) return false;
                     if constexpr (merges)
-                        book_->score.merge(held, held.token(least), held.key(least), held.value(least),
-                                           held.log_weight(least), book_->plan.sinks, lane.merge_bar);
+                        book_->score.merge(held, leaving_row(held, least), book_->plan.sinks, lane.merge_bar);
                     return held.remove(least), true;
                 });
             }

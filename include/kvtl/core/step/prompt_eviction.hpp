@@ -23,6 +23,8 @@ template <class Types> class prompt_eviction {
     using record = typename book::record;
     using rows = typename book::rows;
     static constexpr bool merges = Types::retention::merges;
+    /// Entries of a prompt are joined to sets before the rest is dropped.
+    static constexpr bool joins = requires { requires Types::retention::joins; };
     /// Entries may leave although there is room.
     static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
     /// What an entry is worth depends on its age.
@@ -339,6 +341,15 @@ template <class Types> class prompt_eviction {
                 book_->memory.rank[t] = book_->score.worth(held_entry{scores[t], t, total - 1}, record{});
             rank = book_->memory.rank.data();
         }
+        std::span<float> joined;
+        if constexpr (joins) {
+            const std::span<float> ranks = book_->memory.spare.first(total);
+            joined = book_->memory.spare.subspan(total, total);
+            std::copy_n(rank, total, ranks.begin());
+            book_->score.join(work_keys(total), sinks, total - window, full, ranks, joined,
+                              book_->memory.order);
+            rank = ranks.data();
+        }
         static_cast<void>(simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(),
                                       book_->memory.ranking));
         if constexpr (drops_unwanted)
@@ -352,14 +363,24 @@ template <class Types> class prompt_eviction {
         book_->pool.release(lane.queries);
         lane.waiting = 0;
         const rows held = book_->open(lane);
-        const auto add = [&](std::uint32_t t) { held.score(put(held, t, t)) = scores[t]; };
+        const auto add = [&](std::uint32_t t) {
+            const std::uint32_t i = put(held, t, t);
+            held.score(i) = scores[t];
+            if constexpr (joins) {
+                if (joined[t] <= 0.0F && (t + 1 == total || joined[t + 1] <= 0.0F)) return; // no set
+                held.log_weight(i) =
+                    book_->score.mean(work_keys(total), work_values(total), joined, t,
+                                      book_->memory.row_k.data(), book_->memory.row_v.data());
+                book_->store(held, i, book_->memory.row_k.data(), book_->memory.row_v.data());
+            }
+        };
         for (std::uint32_t t = 0; t < sinks; ++t) add(t);
         if constexpr (!Types::budget::late)
             for (const std::uint32_t t : best) add(sinks + t);
         for (std::uint32_t t = total - window; t < total; ++t) add(t);
         if constexpr (Types::budget::late)
             for (const std::uint32_t t : best) add(sinks + t);
-        if constexpr (merges) merge_losers(lane, held, best, sinks, total - window);
+        if constexpr (merges && !joins) merge_losers(lane, held, best, scores, sinks, total - window);
         if constexpr (Types::demotes) {
             const auto demoted = book_->open_demoted(lane);
             for (const std::uint32_t t : rest) {
@@ -375,8 +396,8 @@ template <class Types> class prompt_eviction {
                book_->plan.demotion.cost(static_cast<std::uint32_t>(rest.size()));
     }
     /// What was not kept goes into what was, in token order.
-    void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept, std::uint32_t begin,
-                      std::uint32_t end) noexcept {
+    void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept,
+                      std::span<const float> scores, std::uint32_t begin, std::uint32_t end) noexcept {
         if constexpr (merges) {
             std::sort(kept.begin(), kept.end());
             std::size_t next = 0;
@@ -386,8 +407,9 @@ template <class Types> class prompt_eviction {
                     continue;
                 }
                 const std::size_t at = std::size_t{t} * book_->plan.dim;
-                book_->score.merge(held, t, &book_->memory.work_k[at], &book_->memory.work_v[at], 0.0F,
-                                   book_->plan.sinks, lane.merge_bar);
+                const leaving_entry<E> entry{t, &book_->memory.work_k[at], &book_->memory.work_v[at], 0.0F,
+                                             scores[t]};
+                book_->score.merge(held, entry, book_->plan.sinks, lane.merge_bar);
             }
         }
     }
@@ -410,8 +432,7 @@ template <class Types> class prompt_eviction {
             const std::uint32_t had = held.size();
             lane.rows.rows = std::min(n, had); // what leaves must not go into what leaves as well
             for (std::uint32_t i = n; i < had; ++i)
-                book_->score.merge(held, held.token(i), held.key(i), held.value(i), held.log_weight(i),
-                                   book_->plan.sinks, lane.merge_bar);
+                book_->score.merge(held, leaving_row(held, i), book_->plan.sinks, lane.merge_bar);
             lane.rows.rows = had;
         }
         held.truncate(n);
