@@ -272,11 +272,18 @@ template <class T> [[nodiscard]] consteval bool layer_wide() {
 /// If units, codec or index span all heads of a token, the heads must keep the same tokens.
 template <class T>
 concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
+/// The retention evicts after each chunk of a prompt, by all that is left and the chunk, and not in decode.
+template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
+    if constexpr (drops_entries<T>)
+        return T::retention::score::evicts_in_prompt && !T::retention::score::evicts_in_decode;
+    else
+        return false;
+}
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
-/// and chunks attend plain rows.
+/// and chunks attend plain rows. Those that are stored anew with every chunk must not change.
 template <class T>
-concept streaming_agrees =
-    !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
+concept streaming_agrees = !T::retention::score::evicts_in_prompt ||
+    (!T::budget::late && !T::retention::merges && (!evicts_by_chunk<T>() || T::compressor::rows_are_records));
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||

@@ -187,7 +187,8 @@ template <class T> consteval void explain_dropping() {
                   "retention lets every head keep tokens of its own; use a score with decides_together");
     static_assert(holds(streaming_agrees<T>),
                   "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
-                  "drop<..> and a budget that is not late only");
+                  "drop<..> and a budget that is not late only; and with raw entries if it evicts after each "
+                  "chunk");
     static_assert(
         holds(demotion_agrees<T>),
         "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score that does "
