@@ -145,6 +145,7 @@ constexpr named typedefs[] = {
     TYPEDEF(locret),
     TYPEDEF(global_gates),
     TYPEDEF(lookahead_probe),
+    TYPEDEF(epicache),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
     TYPEDEF(d2o),

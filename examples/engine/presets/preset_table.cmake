@@ -142,4 +142,5 @@ set(KVTL_PRESET_TABLE
     "locret learned eviction 'Locret: a learned gate per entry'"
     "global_gates learned eviction 'Make Each Token Count: learned gates, all heads and layers compete'"
     "lookahead_probe engine_decides eviction 'DapQ and LookaheadKV: SnapKV by queries that stand for the future'"
+    "epicache engine_decides eviction 'EpiCache: after each chunk of a prompt a probe says what stays'"
     "external_mask engine_decides eviction 'the engine says what stays'")
