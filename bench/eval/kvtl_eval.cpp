@@ -137,8 +137,9 @@ void define_options(CLI::App& app, arguments& a) {
                  "instead, what really follows the prompt: what a perfect guess of it would give");
     app.add_option("--probe-earlier", a.probe_earlier,
                    "turn the probe's queries back by so many positions (a comparison)");
-    app.add_option("--episodes", a.episodes.episodes,
-                   "episodes of a dialogue, where a policy has a cache for each; 1: a probe of the whole dialogue")
+    app.add_option(
+           "--episodes", a.episodes.episodes,
+           "episodes of a dialogue, where a policy has a cache for each; 1: a probe of the whole dialogue")
         ->capture_default_str();
     app.add_option("--medoids", a.episodes.medoids, "windows of utterances that make an episode's probe")
         ->capture_default_str();
@@ -170,9 +171,8 @@ void define_options(CLI::App& app, arguments& a) {
         "--leaderboard", a.leaderboard,
         "append the rows, with model, commit, machine and command, to a file as --json writes them; without "
         "--policies and --task: a list of about 15 presets, 200 questions each of three kinds, and text");
-    for (const char* name :
-         {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads", "--probe-earlier",
-          "--episodes", "--medoids"})
+    for (const char* name : {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads",
+                             "--probe-earlier", "--episodes", "--medoids"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
         if (option->get_name() != "--set" && option->get_name() != "--task")

@@ -226,7 +226,8 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
     dice d(plan.seed);
     dialogue out;
     out.facts = invented_facts(plan.facts, d);
-    for (std::size_t i = 0; i < topics; ++i) std::swap(passages[i], passages[i + d.below(passages.size() - i)]);
+    for (std::size_t i = 0; i < topics; ++i)
+        std::swap(passages[i], passages[i + d.below(passages.size() - i)]);
     std::vector<std::size_t> next;
     for (std::size_t i = 0; i < topics; ++i) next.push_back(d.below(passages[i].size()));
     const auto say = [&](std::size_t topic) {
@@ -263,9 +264,9 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
                          d.below(utterances_per_window);
         const bool spoken = std::find(out.topics.begin(), out.topics.end(), f % topics) != out.topics.end();
         if (f == 0) out.asked_topic = out.topics[at / utterances_per_window];
-        for (std::size_t tries = 0; f > 0 && (tries == 0 || has_fact[at] ||
-                                              (spoken && tries < 1000 &&
-                                               out.topics[at / utterances_per_window] != f % topics));
+        for (std::size_t tries = 0;
+             f > 0 && (tries == 0 || has_fact[at] ||
+                       (spoken && tries < 1000 && out.topics[at / utterances_per_window] != f % topics));
              ++tries)
             at = d.below(lines.size());
         has_fact[at] = true;

@@ -114,7 +114,8 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     }
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
-        embed(tokens.subspan(done, n), by_chunk ? std::span<const token_id>(probe_) : std::span<const token_id>());
+        embed(tokens.subspan(done, n),
+              by_chunk ? std::span<const token_id>(probe_) : std::span<const token_id>());
         const std::size_t passing = by_chunk ? probe_.size() : 0;
         run_layers(phase::prompt, n + passing, ends && done + n == tokens.size(), passing);
         done += n;

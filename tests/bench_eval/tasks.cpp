@@ -76,7 +76,8 @@ TEST_CASE_FIXTURE(fixture, "facts: the generator of needles with eight facts a d
     CHECK(facts.examples[0].tokens != make("facts:gen,tokens=1200,count=3,seed=6").examples[0].tokens);
 }
 
-TEST_CASE_FIXTURE(fixture, "dialogues: windows begin with an utterance, and the turn that asks is the question") {
+TEST_CASE_FIXTURE(fixture,
+                  "dialogues: windows begin with an utterance, and the turn that asks is the question") {
     const auto t = make("dialogue:gen,tokens=1500,keys=8,topics=3,count=4,seed=5");
     REQUIRE(t.examples.size() == 4);
     for (const auto& e : t.examples) {
@@ -97,7 +98,8 @@ TEST_CASE_FIXTURE(fixture, "dialogues: windows begin with an utterance, and the 
             CHECK(std::count(window.begin(), window.end(), '\n') == 4); // utterances
         }
         std::size_t facts = 0;
-        for (std::size_t at = 0; (at = before.find("The secret code of ", at)) != std::string::npos; ++at) ++facts;
+        for (std::size_t at = 0; (at = before.find("The secret code of ", at)) != std::string::npos; ++at)
+            ++facts;
         CHECK(facts == 8);
     }
     CHECK(make("dialogue:gen,tokens=1500,count=2,seed=6").examples[1].tokens !=

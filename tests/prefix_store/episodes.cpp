@@ -52,7 +52,9 @@ std::vector<double> mean_of(const std::vector<float>& rows, const kvtl::episodes
     for (double& m : mean) m /= n;
     return mean;
 }
-std::string message(const auto& r) { return r ? std::string("accepted") : r.error().message; }
+std::string message(const auto& r) {
+    return r ? std::string("accepted") : r.error().message;
+}
 } // namespace
 
 TEST_CASE("episodes: topics that differ are told apart, and medoids are the windows nearest to the mean") {
@@ -86,7 +88,8 @@ TEST_CASE("episodes: topics that differ are told apart, and medoids are the wind
 TEST_CASE("episodes: no window is nearer to another mean, and equal input gives equal episodes") {
     const auto rows = conversation(83, 2.0F); // topics that overlap
     const kvtl::episodes_config c{.episodes = 4, .seed = 7};
-    const auto found = kvtl::episodes::cluster(rows, width, c), again = kvtl::episodes::cluster(rows, width, c);
+    const auto found = kvtl::episodes::cluster(rows, width, c),
+               again = kvtl::episodes::cluster(rows, width, c);
     CHECK(std::equal(found->labels().begin(), found->labels().end(), again->labels().begin()));
     double inertia = 0;
     for (std::size_t i = 0; i < windows; ++i) {
@@ -118,11 +121,13 @@ TEST_CASE("episodes: bad input gets one clear sentence") {
           "episodes: medoids is 0 and starts is 10; valid: 1 or more");
     const auto found = kvtl::episodes::cluster(rows, width);
     CHECK(message(found->medoids(4)) == "medoids: episode is 4; valid: 0 to 3");
-    CHECK(message(found->nearest(std::span(rows).first(23))) == "nearest: embedding has 23 numbers; valid: 24");
+    CHECK(message(found->nearest(std::span(rows).first(23))) ==
+          "nearest: embedding has 23 numbers; valid: 24");
     rows[5] = std::numeric_limits<float>::quiet_NaN();
     CHECK(message(found->nearest(std::span(rows).first(width))) ==
           "nearest: embedding holds a number that is not finite");
-    CHECK(message(kvtl::episodes::cluster(rows, width)) == "episodes: embeddings holds a number that is not finite");
+    CHECK(message(kvtl::episodes::cluster(rows, width)) ==
+          "episodes: embeddings holds a number that is not finite");
 }
 
 } // namespace episodes_test

@@ -96,8 +96,7 @@ void feed_blocks(block_cache& cache, kvtl::sequence_id seq, const drift& data, s
         for (std::size_t l = 0; l < data.shape().layers; ++l) {
             const probed_chunk block(data, l, done, some, done + some == n);
             std::vector<float> out(block.q.size(), NAN);
-            for (unsigned s = 0; s < cache.shards(); ++s)
-                require_ok(cache.prefill(seq, l, block.in, out, s));
+            for (unsigned s = 0; s < cache.shards(); ++s) require_ok(cache.prefill(seq, l, block.in, out, s));
             seen(l, done, some, out);
         }
         done += some;
@@ -159,10 +158,10 @@ class naive_blocks {
 TEST_CASE("epicache: after each chunk, every head keeps what the probe attends most of what is left and the "
           "chunk") {
     const drift data(small, 400, 73);
-    for (const auto& [chunk, shards] : {std::pair<std::size_t, unsigned>{64, 1U}, {37, 2U}, {150, 1U}}) {
+    for (const std::size_t chunk : {64U, 37U, 150U}) {
         CAPTURE(chunk);
         auto c = blocks_of(52, chunk);
-        c.shards = shards;
+        c.shards = chunk == 37 ? 2 : 1;
         auto cache = open_cache<block_cache>(c);
         const auto seq = *cache.begin();
         naive_blocks truth(data, 40);
@@ -256,7 +255,8 @@ TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
                     const kvtl::batch_part part{seq, 46, kvtl::part_kind::prompt};
                     const auto s = cache.forward(std::span(&part, 1), 0, next.in,
                                                  std::span(out).first(46 * data.query_floats()));
-                    CHECK(std::string(s.what()).find("passing is 6; valid: 0 in a batch") != std::string::npos);
+                    CHECK(std::string(s.what()).find("passing is 6; valid: 0 in a batch") !=
+                          std::string::npos);
                 });
     for (std::size_t l = 0; l < 2; ++l)
         for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth.held(l, h));
@@ -266,7 +266,8 @@ TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
     auto other = open_cache<whole>(sized<whole>(52, kvtl::engine_input::probe));
     const auto s = other.prefill(*other.begin(), 0, probed_chunk(data, 0, 0, 40, true).in,
                                  std::span(out).first(46 * data.query_floats()));
-    CHECK(std::string(s.what()).find("passing is 6; valid: 0, except in a preset that evicts after each chunk") !=
+    CHECK(std::string(s.what()).find(
+              "passing is 6; valid: 0, except in a preset that evicts after each chunk") !=
           std::string::npos);
 }
 

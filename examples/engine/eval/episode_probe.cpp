@@ -50,8 +50,8 @@ episode_probe probe_of(const engine::model& m, const example& e, const kvtl::epi
         const auto text = window(i);
         if (out.probe.size() + text.size() > engine::most_probe_tokens && !out.probe.empty()) break;
         out.probe.insert(out.probe.end(), text.begin(),
-                         text.begin() + static_cast<std::ptrdiff_t>(
-                                            std::min(text.size(), engine::most_probe_tokens)));
+                         text.begin() +
+                             static_cast<std::ptrdiff_t>(std::min(text.size(), engine::most_probe_tokens)));
     }
     return out;
 }

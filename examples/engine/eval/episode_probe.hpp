@@ -18,9 +18,10 @@
 namespace eval {
 
 struct episode_probe {
-    std::size_t episode = 0;             ///< the one that the question belongs to
-    std::vector<std::size_t> labels;     ///< of the dialogue's windows
-    std::vector<engine::token_id> probe; ///< text of the episode's medoids, whole windows as far as there is room
+    std::size_t episode = 0;         ///< the one that the question belongs to
+    std::vector<std::size_t> labels; ///< of the dialogue's windows
+    std::vector<engine::token_id>
+        probe; ///< text of the episode's medoids, whole windows as far as there is room
 };
 
 /// Clusters the windows of a dialogue into the config's number of episodes, or fewer where there are fewer windows, and

@@ -168,7 +168,8 @@ class needle_builder {
         example& e = out_.examples.back();
         const spelled text = spell(e.tokens);
         // A tokenizer may put a space in front of a text.
-        const std::size_t before = text.bytes.find(d.prompt.substr(0, d.windows.size() > 1 ? d.windows[1] : 1));
+        const std::size_t before =
+            text.bytes.find(d.prompt.substr(0, d.windows.size() > 1 ? d.windows[1] : 1));
         require(before != std::string::npos, where + ": the tokens of a prompt do not spell it");
         for (const std::size_t byte : d.windows) e.windows.push_back(text.token_at(before + byte));
         if (!options_.question_aware && options_.needle_prefill == 0)

@@ -5,11 +5,11 @@
 //                    those of snapkv_group, so the two presets differ only in the source of the queries. Needs
 //                    engine_input::probe.
 //   epicache         block prefill (EpiCache, Kim et al.): after each chunk of a prompt, the probe that comes with it
-//                    scores the chunk and what is left of earlier ones, the maximum over queries and group. Every
-//                    head keeps keep_tokens. The chunk's last tokens may be the probe's own and pass
-//                    (layer_input::passing). A conversation has one such cache for each of its episodes
-//                    (kvtl/episodes.hpp). Memory: prefill_tokens is keep_tokens + chunk + probe, whatever the
-//                    prompt's length. Needs engine_input::probe with every chunk.
+//                    scores the chunk and what is left of earlier ones, by the maximum over queries and group.
+//                    Every head keeps keep_tokens. The chunk's last tokens may be the probe's own, and pass
+//                    (layer_input::passing). A conversation has such a sequence for each of its episodes
+//                    (kvtl/store/episodes.hpp). prefill_tokens is keep_tokens + chunk + probe, whatever the
+//                    prompt's length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
@@ -44,6 +44,7 @@ struct lookahead_probe : full {
 struct epicache : full {
     static constexpr std::string_view name = "epicache";
     static constexpr std::uint32_t window_tokens = 32;
+    static constexpr std::uint32_t sink_tokens = 4;
     using retention = drop<probe_attention<over::max, pooling::average, 1, probed::every_chunk>>;
 };
 

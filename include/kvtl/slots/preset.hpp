@@ -282,7 +282,8 @@ template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
 /// and chunks attend plain rows. Those that are stored anew with every chunk must not change.
 template <class T>
-concept streaming_agrees = !T::retention::score::evicts_in_prompt ||
+concept streaming_agrees =
+    !T::retention::score::evicts_in_prompt ||
     (!T::budget::late && !T::retention::merges && (!evicts_by_chunk<T>() || T::compressor::rows_are_records));
 template <class T>
 concept preference_is_known =

@@ -141,15 +141,16 @@ class episodes {
                                   .min_gain = 0,
                                   .samples_per_centroid = static_cast<std::uint32_t>(n / size()),
                                   .flat_up_to = static_cast<std::uint32_t>(n)};
-            const double inertia = kmeans(points, config_.episodes, c, memory, centroids.data(), labels.data())
-                                       .inertia;
+            const double inertia =
+                kmeans(points, config_.episodes, c, memory, centroids.data(), labels.data()).inertia;
             if (inertia < least) least = inertia, centroids_ = centroids, labels_ = labels;
         }
     }
 
     std::size_t width_ = 0;
     episodes_config config_;
-    std::vector<float> windows_, centroids_; ///< (N, W), (E, W): directions of the windows, and means of these
+    std::vector<float> windows_,
+        centroids_; ///< (N, W), (E, W): directions of the windows, and means of these
     std::vector<std::uint32_t> labels_;
 };
 

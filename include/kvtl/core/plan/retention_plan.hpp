@@ -135,8 +135,8 @@ template <class Types> struct retention_memory {
     std::span<float> spare;       ///< (spare rows, prefill)
     std::span<float> observed;    ///< (2 W, G, D) last queries
     std::span<float> causal;
-    std::span<std::uint32_t> order, table;  ///< (prefill); blocks of one lane
-    std::span<std::uint32_t> numbers;       ///< (prefill) tokens of the work area, where chunks are evicted from
+    std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
+    std::span<std::uint32_t> numbers; ///< (prefill) tokens of the work area, where chunks are evicted from
     std::span<std::uint32_t> demoted_table; ///< likewise, of demoted rows
     std::span<std::uint64_t> ranking;
     std::span<float> partial, attend, mass, worth, arrival;
