@@ -97,6 +97,13 @@ std::size_t sentence_length(std::string_view paragraph) {
     return paragraph.size();
 }
 
+/// Bytes of what a speaker says at once: up to a comma or the like behind 40 bytes.
+std::size_t clause_length(std::string_view text) {
+    for (std::size_t i = 40; i + 20 < text.size(); ++i)
+        if ((text[i] == ',' || text[i] == ';' || text[i] == ':') && text[i + 1] == ' ') return i + 1;
+    return text.size();
+}
+
 } // namespace
 
 document_writer::document_writer(const tokenizer& words, std::string_view prose)
@@ -218,7 +225,11 @@ document_question document_writer::write_chains(const document_plan& plan, std::
 
 dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t topics) const {
     std::vector<std::vector<std::string_view>> passages(sentences_.back().title + 1);
-    for (const sentence& s : sentences_) passages[s.title].push_back(s.text);
+    for (const sentence& s : sentences_)
+        for (std::string_view rest = s.text; !rest.empty();) {
+            passages[s.title].push_back(rest.substr(0, clause_length(rest)));
+            rest.remove_prefix(std::min(rest.size(), passages[s.title].back().size() + 1));
+        }
     std::erase_if(passages, [](const auto& p) { return p.empty(); });
     if (topics == 0 || topics > passages.size())
         throw bad_input("the prose has passages for 1 to " + std::to_string(passages.size()) +
@@ -278,7 +289,9 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
     }
     out.question = out.prompt.size();
     out.answer = out.facts.front().code;
-    out.prompt += speaker(lines.size()) + say(out.asked_topic) + ' ' + question_about(out.facts.front());
+    out.prompt += speaker(lines.size());
+    for (std::size_t i = 0; i < asking_clauses; ++i) out.prompt += say(out.asked_topic) + ' ';
+    out.prompt += question_about(out.facts.front());
     return out;
 }
 

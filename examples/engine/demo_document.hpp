@@ -62,6 +62,7 @@ struct dialogue : document_question {
 };
 
 inline constexpr std::size_t utterances_per_window = 4; ///< of a dialogue
+inline constexpr std::size_t asking_clauses = 3;        ///< in front of its question
 
 inline constexpr std::size_t most_chain_variables = 128; ///< of a document: so many names are set aside
 
@@ -80,9 +81,9 @@ class document_writer {
     /// bad_input as `write` does, and when the chains have more than most_chain_variables variables.
     [[nodiscard]] document_question write_chains(const document_plan& plan, std::size_t references) const;
 
-    /// A dialogue about `topics` passages, which take turns at random, each for one to three windows of utterances. A fact
-    /// stands in an utterance about its topic. The turn that asks begins with a sentence about the asked fact's topic that
-    /// was not said before, as far as the passage has one. Throws bad_input as `write` does, and when the prose has fewer
+    /// A dialogue about `topics` passages, which take turns at random, each for one to three windows of utterances. An
+    /// utterance is a clause of the passage, and perhaps a fact of its topic. The turn that asks begins with clauses about the asked fact's topic that
+    /// were not said before, as far as the passage has them. Throws bad_input as `write` does, and when the prose has fewer
     /// passages.
     [[nodiscard]] dialogue write_dialogue(const document_plan& plan, std::size_t topics) const;
 

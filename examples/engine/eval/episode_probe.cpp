@@ -6,6 +6,9 @@
 #include "transformer.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
 #include <span>
 
 namespace eval {
@@ -17,21 +20,26 @@ episode_probe probe_of(const engine::model& m, const example& e, const kvtl::epi
         const std::size_t begin = e.windows[i], end = i + 1 < n ? e.windows[i + 1] : e.prefill;
         return tokens.subspan(begin, end - begin);
     };
+    // A token weighs the more the fewer windows have it, and nothing where all have it, or none.
+    std::map<engine::token_id, std::size_t> had_by;
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto text = window(i);
+        for (const engine::token_id token : std::set<engine::token_id>(text.begin(), text.end())) ++had_by[token];
+    }
     std::vector<float> row(width);
     const auto embed = [&](std::span<const engine::token_id> text, std::span<float> to) {
         for (const engine::token_id token : text) {
+            const auto found = had_by.find(token);
+            if (found == had_by.end()) continue;
+            const auto weight =
+                static_cast<float>(std::log(static_cast<double>(n) / static_cast<double>(found->second)));
             engine::embedding_of(m, token, row);
-            for (std::size_t d = 0; d < width; ++d) to[d] += row[d] / static_cast<float>(text.size());
+            for (std::size_t d = 0; d < width; ++d) to[d] += weight * row[d];
         }
     };
-    std::vector<float> windows(n * width), mean(width), question(width);
-    for (std::size_t i = 0; i < n; ++i) {
-        embed(window(i), std::span(windows).subspan(i * width, width));
-        for (std::size_t d = 0; d < width; ++d) mean[d] += windows[i * width + d] / static_cast<float>(n);
-    }
+    std::vector<float> windows(n * width), question(width);
+    for (std::size_t i = 0; i < n; ++i) embed(window(i), std::span(windows).subspan(i * width, width));
     embed(tokens.subspan(e.prefill), question);
-    for (std::size_t d = 0; d < width; ++d) question[d] -= mean[d];
-    for (std::size_t i = 0; i < windows.size(); ++i) windows[i] -= mean[i % width];
 
     kvtl::episodes_config c = config;
     c.episodes = static_cast<std::uint32_t>(std::min<std::size_t>(c.episodes, n));

@@ -12,7 +12,7 @@
 //   table:gen[,KEY=VALUE...]     many facts into one structure: one question for the codes of many names, a row each.
 //                                The names of the rows are given, their codes are the answers; keys: tokens, keys (8),
 //                                rows (8, of the keys), count, seed
-//   dialogue:gen[,KEY=VALUE...]  a conversation about several topics with facts of each. The last turn begins with a sentence
+//   dialogue:gen[,KEY=VALUE...]  a conversation about several topics with facts of each. The last turn begins with clauses
 //                                about the topic of the fact that it asks for; that turn is the question. keys: tokens,
 //                                keys (16, facts), topics (4), count, seed
 //   chain:gen[,KEY=VALUE...]     variables that refer to each other, hidden likewise; keys: tokens, count and seed as
