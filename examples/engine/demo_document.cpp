@@ -241,8 +241,9 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
         std::swap(passages[i], passages[i + d.below(passages.size() - i)]);
     std::vector<std::size_t> next;
     for (std::size_t i = 0; i < topics; ++i) next.push_back(d.below(passages[i].size()));
+    std::vector<std::vector<std::string>> said(topics);
     const auto say = [&](std::size_t topic) {
-        return std::string(passages[topic][next[topic]++ % passages[topic].size()]);
+        return said[topic].emplace_back(passages[topic][next[topic]++ % passages[topic].size()]);
     };
     const auto speaker = [](std::size_t turn) { return std::string(turn % 2 == 0 ? "Ann: " : "Ben: "); };
 
@@ -290,7 +291,8 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
     out.question = out.prompt.size();
     out.answer = out.facts.front().code;
     out.prompt += speaker(lines.size());
-    for (std::size_t i = 0; i < asking_clauses; ++i) out.prompt += say(out.asked_topic) + ' ';
+    const std::vector<std::string>& again = said[out.asked_topic];
+    for (std::size_t i = 0; i < asking_clauses; ++i) out.prompt += again[d.below(again.size())] + ' ';
     out.prompt += question_about(out.facts.front());
     return out;
 }

@@ -83,7 +83,7 @@ class document_writer {
 
     /// A dialogue about `topics` passages, which take turns at random, each for one to three windows of utterances. An
     /// utterance is a clause of the passage, and perhaps a fact of its topic. The turn that asks begins with clauses about the asked fact's topic that
-    /// were not said before, as far as the passage has them. Throws bad_input as `write` does, and when the prose has fewer
+    /// were said before. Throws bad_input as `write` does, and when the prose has fewer
     /// passages.
     [[nodiscard]] dialogue write_dialogue(const document_plan& plan, std::size_t topics) const;
 

@@ -24,16 +24,22 @@ episode_probe probe_of(const engine::model& m, const example& e, const kvtl::epi
     std::map<engine::token_id, std::size_t> had_by;
     for (std::size_t i = 0; i < n; ++i) {
         const auto text = window(i);
-        for (const engine::token_id token : std::set<engine::token_id>(text.begin(), text.end())) ++had_by[token];
+        for (const engine::token_id token : std::set<engine::token_id>(text.begin(), text.end()))
+            ++had_by[token];
     }
     std::vector<float> row(width);
     const auto embed = [&](std::span<const engine::token_id> text, std::span<float> to) {
-        for (const engine::token_id token : text) {
+        std::map<engine::token_id, std::size_t> times;
+        for (const engine::token_id token : text) ++times[token];
+        for (const auto& [token, count] : times) {
             const auto found = had_by.find(token);
             if (found == had_by.end()) continue;
-            const auto weight =
-                static_cast<float>(std::log(static_cast<double>(n) / static_cast<double>(found->second)));
             engine::embedding_of(m, token, row);
+            double square = 1e-30;
+            for (const float x : row) square += static_cast<double>(x) * static_cast<double>(x);
+            const double rare = std::log(static_cast<double>(n) / static_cast<double>(found->second));
+            const auto weight =
+                static_cast<float>(rare * (1 + std::log(static_cast<double>(count))) / std::sqrt(square));
             for (std::size_t d = 0; d < width; ++d) to[d] += weight * row[d];
         }
     };

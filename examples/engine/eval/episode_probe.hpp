@@ -1,8 +1,9 @@
 // The probe of a dialogue's episode: windows of utterances that belong together (kvtl/store/episodes.hpp), by what the model
 // makes of their words.
 //
-// A text is embedded as the sum of its tokens' rows in the model's table. A row weighs log(N / n) where n of N windows have the
-// token: what every window says tells none apart. A model of sentences would do better; this needs only the model's file.
+// A text is embedded as the sum of the directions of its tokens' rows in the model's table. A token that n of N windows have, and
+// the text c times, weighs log(N / n) (1 + log c): what every window says tells none apart. A model of sentences would do
+// better; this needs only the model's file.
 // Cost: a row of the table for each token, and k-means over the windows.
 // SPDX-License-Identifier: MIT
 #pragma once
