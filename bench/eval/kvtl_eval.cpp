@@ -74,6 +74,7 @@ struct arguments {
     std::string lookahead;
     bool probe_true = false;
     std::size_t probe_earlier = 0;
+    kvtl::episodes_config episodes{.medoids = 1};
     std::string json_file;
     std::string csv_file;
     std::string html_file;
@@ -98,6 +99,7 @@ void define_options(CLI::App& app, arguments& a) {
            "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
            "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], facts:gen (keys=8), "
            "turns:gen (keys=8, turns=4, each counts), table:gen[,tokens=2000,keys=8,rows=8,count=50,seed=1], "
+           "dialogue:gen[,tokens=2000,keys=16,topics=4,count=50,seed=1], "
            "chain:gen[,tokens=2000,keys=1,links=2,count=50,seed=1], nll:FILE.txt, nll:builtin "
            "(default: needle:gen and nll:builtin)")
         ->allow_extra_args(false);
@@ -136,6 +138,12 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--probe-earlier", a.probe_earlier,
                    "turn the probe's queries back by so many positions (a comparison)");
     app.add_option(
+           "--episodes", a.episodes.episodes,
+           "episodes of a dialogue, where a policy has a cache for each; 1: a probe of the whole dialogue")
+        ->capture_default_str();
+    app.add_option("--medoids", a.episodes.medoids, "windows of utterances that make an episode's probe")
+        ->capture_default_str();
+    app.add_option(
            "--set", a.settings,
            "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
            "commas: a line for each")
@@ -163,8 +171,8 @@ void define_options(CLI::App& app, arguments& a) {
         "--leaderboard", a.leaderboard,
         "append the rows, with model, commit, machine and command, to a file as --json writes them; without "
         "--policies and --task: a list of about 15 presets, 200 questions each of three kinds, and text");
-    for (const char* name :
-         {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads", "--probe-earlier"})
+    for (const char* name : {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads",
+                             "--probe-earlier", "--episodes", "--medoids"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
         if (option->get_name() != "--set" && option->get_name() != "--task")
@@ -182,6 +190,8 @@ void check(const arguments& a) {
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(!a.probe.empty(), "--probe: the text is empty");
+    require(a.episodes.episodes >= 1, "--episodes: valid: 1 and more");
+    require(a.episodes.medoids >= 1, "--medoids: valid: 1 and more");
     require(a.lookahead.empty() || !a.probe_true, "--lookahead: valid: without --probe-true");
     require(!a.probe_true || !a.task.question_aware,
             "--probe-true: nothing follows what is prefilled; valid: without --question-aware");
@@ -460,6 +470,7 @@ void run(const arguments& a) {
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
     evaluator.look_ahead(a.probe_true ? "" : a.probe, a.probe_earlier);
     if (!a.lookahead.empty()) evaluator.look_ahead(ahead);
+    evaluator.divide(a.episodes);
     print_header(a, options.shape, named, lines.contenders);
     std::FILE* const out = a.json_file == "-" || a.csv_file == "-" ? stderr : stdout;
     std::vector<eval::row> rows;

@@ -97,18 +97,29 @@ std::size_t sentence_length(std::string_view paragraph) {
     return paragraph.size();
 }
 
+/// Bytes of what a speaker says at once: up to a comma or the like behind 40 bytes.
+std::size_t clause_length(std::string_view text) {
+    for (std::size_t i = 40; i + 20 < text.size(); ++i)
+        if ((text[i] == ',' || text[i] == ';' || text[i] == ':') && text[i + 1] == ' ') return i + 1;
+    return text.size();
+}
+
 } // namespace
 
 document_writer::document_writer(const tokenizer& words, std::string_view prose)
     : words_(words), overhead_(words.encode("").size()) {
+    std::size_t titles = 0;
     while (!prose.empty()) {
         std::string_view line = prose.substr(0, prose.find('\n'));
         prose.remove_prefix(std::min(prose.size(), line.size() + 1));
-        if (line.starts_with('#')) continue;
+        if (line.starts_with('#')) {
+            ++titles;
+            continue;
+        }
         while (!line.empty()) {
             const std::string_view text = line.substr(0, sentence_length(line));
             line.remove_prefix(std::min(line.size(), text.size() + 1));
-            sentences_.push_back({text, length(text), line.empty()});
+            sentences_.push_back({text, length(text), line.empty(), titles});
             tokens_ += sentences_.back().tokens;
         }
     }
@@ -209,6 +220,80 @@ document_question document_writer::write_chains(const document_plan& plan, std::
     }
     const passage text = fill(plan, used, all, d.below(sentences_.size()));
     out.prompt = embed(text, statements, chosen_gaps(all, {}, text.count, d), " ") + question;
+    return out;
+}
+
+dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t topics) const {
+    std::vector<std::vector<std::string_view>> passages(sentences_.back().title + 1);
+    for (const sentence& s : sentences_)
+        for (std::string_view rest = s.text; !rest.empty();) {
+            passages[s.title].push_back(rest.substr(0, clause_length(rest)));
+            rest.remove_prefix(std::min(rest.size(), passages[s.title].back().size() + 1));
+        }
+    std::erase_if(passages, [](const auto& p) { return p.empty(); });
+    if (topics == 0 || topics > passages.size())
+        throw bad_input("the prose has passages for 1 to " + std::to_string(passages.size()) +
+                        " topics, not " + std::to_string(topics));
+    dice d(plan.seed);
+    dialogue out;
+    out.facts = invented_facts(plan.facts, d);
+    for (std::size_t i = 0; i < topics; ++i)
+        std::swap(passages[i], passages[i + d.below(passages.size() - i)]);
+    std::vector<std::size_t> next;
+    for (std::size_t i = 0; i < topics; ++i) next.push_back(d.below(passages[i].size()));
+    std::vector<std::vector<std::string>> said(topics);
+    const auto say = [&](std::size_t topic) {
+        return said[topic].emplace_back(passages[topic][next[topic]++ % passages[topic].size()]);
+    };
+    const auto speaker = [](std::size_t turn) { return std::string(turn % 2 == 0 ? "Ann: " : "Ben: "); };
+
+    std::size_t used = overhead_ + length(question_about(out.facts.front()));
+    for (const fact& f : out.facts) used += length(f.sentence());
+    std::vector<std::string> lines;
+    std::size_t topic = d.below(topics), more = 1 + d.below(3);
+    while (used < plan.tokens) {
+        if (more == 0) {
+            topic = topics == 1 ? 0 : (topic + 1 + d.below(topics - 1)) % topics;
+            more = 1 + d.below(3);
+        }
+        --more;
+        out.topics.push_back(topic);
+        for (std::size_t i = 0; i < utterances_per_window; ++i) {
+            lines.push_back(speaker(lines.size()) + say(topic));
+            used += length(lines.back()) + 1;
+        }
+    }
+    if (out.facts.empty() || out.topics.size() < 2 || lines.size() < 2 * out.facts.size())
+        throw bad_input("dialogues of " + std::to_string(plan.tokens) + " tokens hold 1 to " +
+                        std::to_string(lines.size() / 2) + " facts in two windows and more, not " +
+                        std::to_string(out.facts.size()));
+    // The first fact is asked, in a window at its depth; the others belong to the topics in turn, where these are spoken of.
+    std::vector<bool> has_fact(lines.size());
+    for (std::size_t f = 0; f < out.facts.size(); ++f) {
+        std::size_t at = static_cast<std::size_t>(std::clamp(plan.depth, 0.0, 1.0) *
+                                                  static_cast<double>(out.topics.size() - 1)) *
+                             utterances_per_window +
+                         d.below(utterances_per_window);
+        const bool spoken = std::find(out.topics.begin(), out.topics.end(), f % topics) != out.topics.end();
+        if (f == 0) out.asked_topic = out.topics[at / utterances_per_window];
+        for (std::size_t tries = 0;
+             f > 0 && (tries == 0 || has_fact[at] ||
+                       (spoken && tries < 1000 && out.topics[at / utterances_per_window] != f % topics));
+             ++tries)
+            at = d.below(lines.size());
+        has_fact[at] = true;
+        lines[at] += ' ' + out.facts[f].sentence();
+    }
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+        if (i % utterances_per_window == 0) out.windows.push_back(out.prompt.size());
+        out.prompt += lines[i] + '\n';
+    }
+    out.question = out.prompt.size();
+    out.answer = out.facts.front().code;
+    out.prompt += speaker(lines.size());
+    const std::vector<std::string>& again = said[out.asked_topic];
+    for (std::size_t i = 0; i < asking_clauses; ++i) out.prompt += again[d.below(again.size())] + ' ';
+    out.prompt += question_about(out.facts.front());
     return out;
 }
 

@@ -11,6 +11,12 @@
 //   ... VAR AB1 = 73152. ... VAR CD2 = AB1. ... VAR EF3 = CD2. ...
 //   Question: What is the value of VAR EF3? Answer: VAR EF3 =                CD2. VAR CD2 = AB1. VAR AB1 = 73152
 //
+// A dialogue has topics, and its last turn shows which of them the question belongs to:
+//
+//   Ann: ... The secret code of Brolwen is 48213.
+//   Ben: ...
+//   Ann: A paddle is wound up ... Question: What is the secret code of Brolwen? Answer: The secret code of Brolwen is
+//
 // Units: lengths in tokens of the model, BOS included. The same seed gives the same text on every platform.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -47,6 +53,17 @@ struct document_question {
     std::string answer;      ///< the asked fact's code, or the asked chain
 };
 
+/// A conversation of two speakers, an utterance a line, and a question in the turn behind it.
+struct dialogue : document_question {
+    std::vector<std::size_t> windows; ///< bytes of the prompt where windows of utterances begin
+    std::vector<std::size_t> topics;  ///< (windows) the topic of each
+    std::size_t asked_topic = 0;
+    std::size_t question = 0; ///< byte where the turn that asks begins
+};
+
+inline constexpr std::size_t utterances_per_window = 4; ///< of a dialogue
+inline constexpr std::size_t asking_clauses = 3;        ///< in front of its question
+
 inline constexpr std::size_t most_chain_variables = 128; ///< of a document: so many names are set aside
 
 class document_writer {
@@ -64,11 +81,18 @@ class document_writer {
     /// bad_input as `write` does, and when the chains have more than most_chain_variables variables.
     [[nodiscard]] document_question write_chains(const document_plan& plan, std::size_t references) const;
 
+    /// A dialogue about `topics` passages, which take turns at random, each for one to three windows of utterances. An
+    /// utterance is a clause of the passage, and perhaps a fact of its topic. The turn that asks begins with clauses about the asked fact's topic that
+    /// were said before. Throws bad_input as `write` does, and when the prose has fewer
+    /// passages.
+    [[nodiscard]] dialogue write_dialogue(const document_plan& plan, std::size_t topics) const;
+
   private:
     struct sentence {
         std::string_view text;
         std::size_t tokens = 0;
         bool ends_paragraph = false;
+        std::size_t title = 0; ///< of title lines before it
     };
 
     /// A run of sentences, and how many of them fill a document beside what else stands in it.

@@ -128,7 +128,11 @@ struct cache_wants {
         false; ///< needs bases trained with gates: cache_options::gates, or what ships with the model
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
     bool announced = false;   ///< before_query() ahead of each layer's query
+    bool by_chunk = false;    ///< evicts after each chunk of a prompt, by a probe that passes behind it
 };
+
+/// Tokens of a probe that passes behind a chunk, at most: caches that evict after each are opened with room for it.
+inline constexpr std::size_t most_probe_tokens = 256;
 
 /// What a codec makes of tokens, wherever they would be kept.
 class record_sizes {

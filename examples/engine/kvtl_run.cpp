@@ -146,6 +146,9 @@ engine::cache_options options_of(const arguments& a, const engine::model& model,
     o.max_tokens = j.most_tokens;
     o.fingerprint = engine::fingerprint_of(model);
     o.prefill_tokens = std::max<std::size_t>(j.tokens.size(), j.state ? 1 : 0);
+    if (engine::policy_wants(a.policy).by_chunk) // a chunk, and what is left of those before it
+        o.prefill_tokens = std::min(o.prefill_tokens, (o.keep_tokens != 0 ? o.keep_tokens : o.attend_tokens) +
+                                                          a.prefill_chunk.value_or(std::size_t{512}));
     const auto tuned = engine::tuned_settings(a.tuned, std::span(&a.policy, 1), o.shape, 1, o.max_tokens);
     o.settings.insert(o.settings.begin(), tuned.begin(), tuned.end());
     o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);
@@ -252,8 +255,10 @@ void run(const arguments& a) {
         if (!a.trace_file.empty()) recording.emplace(*cache, a.trace_file, trace_of(options));
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;
         // Memory for what survives is promised when the whole prompt is seen at once.
-        const std::size_t pass = a.prefill_chunk.value_or(
-            engine::policy_wants(a.policy).evicts ? options.max_tokens : std::size_t{512});
+        const std::size_t pass = a.prefill_chunk.value_or(engine::policy_wants(a.policy).evicts &&
+                                                                  !engine::policy_wants(a.policy).by_chunk
+                                                              ? options.max_tokens
+                                                              : std::size_t{512});
         const engine::trained_lookahead ahead =
             a.lookahead.empty() ? engine::trained_lookahead{}
                                 : engine::insist(engine::read_lookahead(a.lookahead, model));

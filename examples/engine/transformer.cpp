@@ -42,6 +42,13 @@ void gated(float* gate, const float* up, std::size_t n) noexcept {
 
 } // namespace
 
+void embedding_of(const model& m, token_id token, std::span<float> row) {
+    const tensor& table = m.embedding();
+    const std::size_t width = m.hyper().width;
+    if (token >= table.rows) throw run_failure("token " + std::to_string(token) + " is not in the model");
+    expand(table.type, table.data + token * *bytes_of(table.type, width), 0, width, row.data());
+}
+
 transformer::transformer(const model& m, kv_cache& cache, thread_pool& pool, std::size_t chunk)
     : model_(m), cache_(cache), pool_(pool), wants_(cache.wants()), chunk_(std::max<std::size_t>(chunk, 1)),
       per_shard_(cache.shards()) {
@@ -63,7 +70,7 @@ void transformer::begin() {
     const auto sequence = cache_.begin();
     if (!sequence) throw run_failure(sequence.error().message);
     sequence_ = *sequence;
-    begun_ = true;
+    begun_ = prompt_open_ = true;
     position_ = 0;
 }
 
@@ -72,18 +79,25 @@ void transformer::go_on_in(kvtl::sequence_id sequence, std::size_t tokens) {
     sequence_ = sequence;
     begun_ = true;
     position_ = tokens;
+    prompt_open_ = tokens == 0;
 }
 
 void transformer::rewind(std::size_t n) {
     require(cache_.rewind(sequence_, n));
     position_ -= n;
+    prompt_open_ = position_ == 0;
 }
 
 std::span<const float> transformer::prefill(std::span<const token_id> tokens,
                                             const std::function<void(std::size_t)>& progress, bool ends) {
     std::size_t done = 0;
     std::size_t n = 0;
-    if (position_ == 0 && contains(wants_.inputs, kvtl::engine_input::probe)) {
+    const bool by_chunk = wants_.by_chunk && prompt_open_;
+    if (by_chunk && (ahead_ != nullptr || probe_.empty() || probe_.size() > most_probe_tokens))
+        throw run_failure("the cache evicts after each chunk; valid: a probe of 1 to " +
+                          std::to_string(most_probe_tokens) + " tokens, not " +
+                          (ahead_ != nullptr ? "a trained lookahead" : std::to_string(probe_.size())));
+    if (position_ == 0 && !by_chunk && contains(wants_.inputs, kvtl::engine_input::probe)) {
         if (ahead_ != nullptr)
             probe_queries_ = probe_queries(model_, pool_, tokens, *ahead_, owner_);
         else if (!probe_.empty())
@@ -91,49 +105,53 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     }
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
-        embed(tokens.subspan(done, n));
-        run_layers(phase::prompt, n, ends && done + n == tokens.size());
+        embed(tokens.subspan(done, n),
+              by_chunk ? std::span<const token_id>(probe_) : std::span<const token_id>());
+        const std::size_t passing = by_chunk ? probe_.size() : 0;
+        run_layers(phase::prompt, n + passing, ends && done + n == tokens.size(), passing);
         done += n;
         if (progress) progress(done);
     }
+    prompt_open_ = prompt_open_ && !ends;
     probe_queries_.clear();
     return logits_of_last(n);
 }
 
 void transformer::prefill(std::span<const token_id> tokens, std::span<const float> rows) {
-    embed(tokens);
+    embed(tokens, {});
     x_.insert(x_.end(), rows.begin(), rows.end());
     run_layers(phase::prompt, tokens.size() + rows.size() / model_.hyper().width, true);
 }
 
 std::span<const float> transformer::step(token_id token) {
-    embed({&token, 1});
+    embed({&token, 1}, {});
+    prompt_open_ = false;
     run_layers(phase::decode, 1, true);
     return logits_of_last(1);
 }
 
-void transformer::embed(std::span<const token_id> tokens) {
-    const tensor& table = model_.embedding();
+void transformer::embed(std::span<const token_id> tokens, std::span<const token_id> behind) {
     const std::size_t width = model_.hyper().width;
-    const std::size_t row_bytes = *bytes_of(table.type, width);
-    x_.resize(tokens.size() * width);
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-        if (tokens[t] >= table.rows)
-            throw run_failure("token " + std::to_string(tokens[t]) + " is not in the model");
-        expand(table.type, table.data + tokens[t] * row_bytes, 0, width, x_.data() + t * width);
-    }
+    x_.resize((tokens.size() + behind.size()) * width);
+    float* row = x_.data();
+    for (const auto& some : {tokens, behind})
+        for (const token_id token : some) {
+            embedding_of(model_, token, {row, width});
+            row += width;
+        }
 }
 
-void transformer::run_layers(phase p, std::size_t tokens, bool last_chunk) {
+void transformer::run_layers(phase p, std::size_t tokens, bool last_chunk, std::size_t passing) {
     prepare_rotation(tokens);
     for (std::uint32_t l = 0; l < model_.hyper().shape.layers; ++l) {
-        attention(p, l, tokens, last_chunk);
+        attention(p, l, tokens, last_chunk, passing);
         feed_forward(model_.layer(l), tokens);
     }
-    position_ += tokens;
+    position_ += tokens - passing;
 }
 
-void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk) {
+void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk,
+                            std::size_t passing) {
     const auto& hyper = model_.hyper();
     const auto& shape = hyper.shape;
     const auto& w = model_.layer(layer);
@@ -173,6 +191,10 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
     in.k = own.k;
     in.v = own.v;
     if (last_chunk && !probe_queries_.empty()) in.probe = probe_queries_[layer];
+    if (passing != 0) {
+        in.probe = std::span(q_).last(passing * q_size);
+        in.passing = static_cast<std::uint32_t>(passing);
+    }
     in.last_chunk = last_chunk;
     pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {
         const auto s = static_cast<unsigned>(shard);

@@ -26,6 +26,9 @@ namespace engine {
 
 struct trained_lookahead;
 
+/// The row (M) of a token in the model's table of embeddings. Throws run_failure for a token that is not in it.
+void embedding_of(const model& m, token_id token, std::span<float> row);
+
 class transformer {
   public:
     /// All three must outlive it. `chunk` is the most tokens that pass through the layers together.
@@ -52,7 +55,8 @@ class transformer {
     void prefill(std::span<const token_id> tokens, std::span<const float> rows);
 
     /// From now on the cache is told, where it wants that, what these tokens would look for behind a prompt
-    /// that begins a sequence (lookahead.hpp), from so many positions earlier.
+    /// that begins a sequence (lookahead.hpp), from so many positions earlier. Where the cache evicts after each chunk they
+    /// pass through the layers behind every chunk instead, and attend what the cache has.
     void look_ahead(std::vector<token_id> probe, std::size_t earlier = 0) {
         probe_ = std::move(probe);
         probe_earlier_ = earlier;
@@ -72,9 +76,10 @@ class transformer {
   private:
     enum class phase : bool { prompt, decode };
 
-    void embed(std::span<const token_id> tokens);
-    void run_layers(phase p, std::size_t tokens, bool last_chunk);
-    void attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk);
+    void embed(std::span<const token_id> tokens, std::span<const token_id> behind);
+    /// The last `passing` of the tokens do not stay.
+    void run_layers(phase p, std::size_t tokens, bool last_chunk, std::size_t passing = 0);
+    void attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk, std::size_t passing);
     void feed_forward(const layer_weights& w, std::size_t tokens);
     void guess_next_query(std::uint32_t next_layer);
     void project_queries(const layer_weights& w, const float* x, std::size_t tokens, float* q);
@@ -91,6 +96,7 @@ class transformer {
     kvtl::sequence_id sequence_{};
     bool begun_ = false;
     std::size_t position_ = 0;
+    bool prompt_open_ = false; ///< the sequence has no token yet, or its prompt is not complete
 
     /// What attention reads of the tokens that pass through the layers, until all that share it have passed.
     struct entries {

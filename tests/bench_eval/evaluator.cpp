@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "evaluator.hpp"
 
+#include "episode_probe.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "foresight.hpp"
@@ -12,6 +13,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -249,6 +251,56 @@ TEST_CASE_FIXTURE(fixture, "what a policy that looks ahead is told reaches it, a
     const double question = kl_with("Question: What is the secret code of");
     CHECK(question == kl_with("Question: What is the secret code of"));
     CHECK(question < kl_with("it was a warm and quiet afternoon"));
+}
+
+TEST_CASE_FIXTURE(fixture, "an episode's probe is text of the windows that belong with the question") {
+    const auto t = make("dialogue:gen,tokens=1500,keys=8,topics=3,count=2");
+    for (const auto& e : t.examples) {
+        const auto p = eval::probe_of(model, e, {.episodes = 3, .medoids = 1});
+        REQUIRE(p.labels.size() == e.windows.size());
+        REQUIRE(p.episode < 3);
+        bool found = false; // one window of the episode, from its beginning
+        for (std::size_t i = 0; i < e.windows.size(); ++i)
+            found = found || (p.labels[i] == p.episode &&
+                              std::equal(p.probe.begin(), p.probe.end(),
+                                         e.tokens.begin() + static_cast<std::ptrdiff_t>(e.windows[i])));
+        CHECK(found);
+        CHECK(p.probe.size() > 30);
+        CHECK(p.probe.size() <= engine::most_probe_tokens);
+    }
+    CHECK_THROWS_WITH_AS(static_cast<void>(eval::probe_of(model, t.examples[0], {.episodes = 0})),
+                         doctest::Contains("episodes is 0; valid: 1 to "), engine::run_failure);
+}
+
+TEST_CASE_FIXTURE(fixture,
+                  "a policy that evicts after each chunk reads the prompt itself, by the episode's probe") {
+    if (!engine::policy_wants("epicache").by_chunk) return; // not built in
+    const auto t = make("dialogue:gen,tokens=700,keys=4,topics=2,count=1");
+    const auto& e = t.examples[0];
+    options.max_tokens = t.most_tokens();
+    options.policy = "epicache";
+    options.keep_tokens = options.attend_tokens = 64;
+    CHECK(eval::sized_for(options, t, e).prefill_tokens == 64 + eval::block_tokens);
+    eval::evaluator evaluator(model, words, pool, options, engine::policy_wants(options.policy), "test");
+    evaluator.record(t, e);
+    const auto with = [&](const kvtl::episodes_config& episodes) {
+        evaluator.divide(episodes);
+        eval::tally tally;
+        evaluator.measure(t, e, options, true, tally);
+        return tally.to_row(options, t);
+    };
+    const auto one = with({.episodes = 1, .medoids = 1}), two = with({.episodes = 2, .medoids = 1});
+    CHECK(one.kl.value() != two.kl.value());
+    CHECK(two.kl.value() == with({.episodes = 2, .medoids = 1}).kl.value());
+    CHECK(two.mass_recall.value() < 0.999);
+    const double decoded = static_cast<double>(two.decoded_tokens);
+    CHECK(two.kept_bytes.value() == (64 + decoded) * 12 * 256); // not a row of the probe
+
+    options.keep_tokens = options.attend_tokens =
+        e.prefill; // room for everything: as the full model reads it
+    const auto all = with({.episodes = 2, .medoids = 1});
+    CHECK(all.kl.value() < 1e-4);
+    CHECK(all.output_error.value() < 1e-2);
 }
 
 TEST_CASE_FIXTURE(fixture, "a policy that only evicts is opened for its own prompt, others for all") {

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -73,6 +74,38 @@ TEST_CASE_FIXTURE(fixture, "facts: the generator of needles with eight facts a d
     REQUIRE(facts.examples.size() == 3);
     for (std::size_t i = 0; i < 3; ++i) CHECK(facts.examples[i].tokens == eight.examples[i].tokens);
     CHECK(facts.examples[0].tokens != make("facts:gen,tokens=1200,count=3,seed=6").examples[0].tokens);
+}
+
+TEST_CASE_FIXTURE(fixture,
+                  "dialogues: windows begin with an utterance, and the turn that asks is the question") {
+    const auto t = make("dialogue:gen,tokens=1500,keys=8,topics=3,count=4,seed=5");
+    REQUIRE(t.examples.size() == 4);
+    for (const auto& e : t.examples) {
+        const std::span<const engine::token_id> all = e.tokens;
+        const std::string before = words.decode(all.first(e.prefill)), asked = tail(*this, e);
+        CHECK(e.tokens.size() > 1400);
+        CHECK(e.tokens.size() < 1800);
+        CHECK(contains(before, " is " + e.answer + "."));
+        CHECK(!contains(asked, e.answer));
+        CHECK(asked.find("Ann: ") <= 1);
+        CHECK(asked.find(". Question: What is the secret code of ") > 5);
+        CHECK(asked.ends_with(" is"));
+        REQUIRE(e.windows.size() >= 2);
+        for (std::size_t i = 0; i < e.windows.size(); ++i) {
+            const std::size_t end = i + 1 < e.windows.size() ? e.windows[i + 1] : e.prefill;
+            const std::string window = words.decode(all.subspan(e.windows[i], end - e.windows[i]));
+            CHECK(window.find("Ann: ") <= 1);
+            CHECK(std::count(window.begin(), window.end(), '\n') == 4); // utterances
+        }
+        std::size_t facts = 0;
+        for (std::size_t at = 0; (at = before.find("The secret code of ", at)) != std::string::npos; ++at)
+            ++facts;
+        CHECK(facts == 8);
+    }
+    CHECK(make("dialogue:gen,tokens=1500,count=2,seed=6").examples[1].tokens !=
+          make("dialogue:gen,tokens=1500,count=2,seed=7").examples[1].tokens);
+    CHECK(contains(message("dialogue:gen,topics=99"), "the prose has passages for 1 to 15 topics, not 99"));
+    CHECK(contains(message("dialogue:gen,tokens=100"), "dialogues of 100 tokens hold 1 to "));
 }
 
 TEST_CASE_FIXTURE(fixture, "chains: following the references of the document gives the answer") {

@@ -54,6 +54,223 @@ TEST_CASE("lookahead_probe: the last queries as a probe keep what snapkv_group k
         }
 }
 
+namespace {
+
+using block_cache = cache_with<kvtl::presets::epicache, kvtl::engine_input::probe>;
+/// Tokens [probe_at, probe_at + probe_tokens) of a stream are the probe behind every chunk.
+constexpr std::size_t probe_at = 320, probe_tokens = 6;
+
+/// A chunk with the probe behind it, as a model passes both through a layer.
+struct probed_chunk {
+    std::vector<float> q, k, v;
+    kvtl::layer_input in;
+
+    probed_chunk(const drift& data, std::size_t l, std::size_t first, std::size_t n, bool last) {
+        const auto add = [](std::vector<float>& to, std::span<const float> rows) {
+            to.insert(to.end(), rows.begin(), rows.end());
+        };
+        add(q, data.q(l, first, n)), add(q, data.q(l, probe_at, probe_tokens));
+        add(k, data.k(l, first, n)), add(k, data.k(l, probe_at, probe_tokens));
+        add(v, data.v(l, first, n)), add(v, data.v(l, probe_at, probe_tokens));
+        in.q = q, in.k = k, in.v = v;
+        in.probe = data.q(l, probe_at, probe_tokens);
+        in.passing = probe_tokens;
+        in.last_chunk = last;
+    }
+};
+
+block_cache::config blocks_of(std::size_t keep, std::size_t chunk, std::size_t max_tokens = 400) {
+    auto c = sized<block_cache>(keep, kvtl::engine_input::probe);
+    c.max_tokens = max_tokens;
+    c.prefill_tokens = keep + chunk + probe_tokens;
+    c.window_tokens = 8, c.sink_tokens = 4;
+    return c;
+}
+
+/// A prompt of n tokens in chunks; seen(layer, first, tokens, outputs) after each chunk of a layer.
+template <class Seen>
+void feed_blocks(block_cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t n,
+                 std::size_t chunk, Seen&& seen) {
+    for (std::size_t done = 0; done < n;) {
+        const std::size_t some = std::min(chunk, n - done);
+        for (std::size_t l = 0; l < data.shape().layers; ++l) {
+            const probed_chunk block(data, l, done, some, done + some == n);
+            std::vector<float> out(block.q.size(), NAN);
+            for (unsigned s = 0; s < cache.shards(); ++s) require_ok(cache.prefill(seq, l, block.in, out, s));
+            seen(l, done, some, out);
+        }
+        done += some;
+    }
+}
+
+/// Block prefill by definition: what each lane holds, token by token.
+class naive_blocks {
+  public:
+    naive_blocks(const drift& data, std::size_t competing) : data_(data), competing_(competing) {
+        held_.resize(data.shape().layers * data.shape().kv_heads);
+    }
+    [[nodiscard]] const tokens_t& held(std::size_t l, std::size_t h) const {
+        return held_[l * data_.shape().kv_heads + h];
+    }
+    /// Largest error of the outputs of a chunk; then its eviction.
+    double take(std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
+        const std::size_t dim = data_.shape().head_dim, heads = data_.shape().query_heads;
+        const naive all(data_, 4, 8);
+        oracle::largest_error error;
+        const auto compare = [&](std::size_t row, std::size_t token, std::size_t hq, const tokens_t& seen) {
+            const scores_t expected = all.output(l, hq, token, seen);
+            for (std::size_t d = 0; d < dim; ++d)
+                error.see(static_cast<double>(out[(row * heads + hq) * dim + d]) - expected[d]);
+        };
+        for (std::size_t h = 0; h < data_.shape().kv_heads; ++h) {
+            tokens_t& mine = held_[l * data_.shape().kv_heads + h];
+            tokens_t seen = mine;
+            for (std::size_t t = 0; t < n; ++t) {
+                seen.push_back(static_cast<std::uint32_t>(first + t));
+                for (std::size_t g = 0; g < all.group(); ++g)
+                    compare(t, first + t, h * all.group() + g, seen);
+            }
+            const tokens_t candidates = seen;
+            scores_t most(candidates.size(), 0.0);
+            for (std::size_t w = 0; w < probe_tokens; ++w) {
+                seen.push_back(static_cast<std::uint32_t>(probe_at + w));
+                for (std::size_t g = 0; g < all.group(); ++g) {
+                    const std::size_t hq = h * all.group() + g;
+                    compare(n + w, probe_at + w, hq, seen);
+                    const scores_t p = all.attention(l, hq, probe_at + w, candidates);
+                    for (std::size_t i = 0; i < p.size(); ++i) most[i] = std::max(most[i], p[i]);
+                }
+            }
+            mine.clear();
+            for (const std::uint32_t i : all.best(most, competing_)) mine.push_back(candidates[i]);
+        }
+        return error.value();
+    }
+
+  private:
+    const drift& data_;
+    std::size_t competing_;
+    std::vector<tokens_t> held_;
+};
+
+} // namespace
+
+TEST_CASE("epicache: after each chunk, every head keeps what the probe attends most of what is left and the "
+          "chunk") {
+    const drift data(small, 400, 73);
+    for (const std::size_t chunk : {64U, 37U, 150U}) {
+        CAPTURE(chunk);
+        auto c = blocks_of(52, chunk);
+        c.shards = chunk == 37 ? 2 : 1;
+        auto cache = open_cache<block_cache>(c);
+        const auto seq = *cache.begin();
+        naive_blocks truth(data, 40);
+        feed_blocks(cache, seq, data, 150, chunk,
+                    [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
+                        CHECK(truth.take(l, first, n, out) < exact);
+                        for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth.held(l, h));
+                        CHECK(cache.tokens(seq, l) == first + n); // the probe has passed
+                    });
+        for (std::size_t t = 150; t < 160; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+        const std::vector<float> question(data.q(0, 160, 5).begin(), data.q(0, 160, 5).end());
+        std::vector<float> out(question.size());
+        for (std::size_t l = 0; l < 2; ++l) // a question: nothing leaves for it
+            require_ok(cache.prefill(seq, l, data.input(l, 160, 5), out));
+        CHECK(kept(cache, seq, 1, 1).size() == 52 + 15);
+    }
+}
+
+TEST_CASE("epicache: a cache that has room for everything attends everything") {
+    const drift data(small, 400, 74);
+    auto cache = open_cache<block_cache>(blocks_of(200, 40));
+    const auto seq = *cache.begin();
+    naive_blocks truth(data, 400);
+    feed_blocks(cache, seq, data, 150, 40,
+                [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
+                    CHECK(truth.take(l, first, n, out) < exact);
+                    CHECK(kept(cache, seq, l, 0) == naive::first(first + n));
+                });
+    dense_reference<float> reference(data);
+    std::vector<float> out(data.query_floats());
+    for (std::size_t l = 0; l < 2; ++l) {
+        require_ok(cache.attend(seq, l, data.input(l, 150), out));
+        oracle::largest_error error;
+        const auto& dense = reference.attention(l, 150);
+        for (std::size_t i = 0; i < dense.size(); ++i)
+            error.see(static_cast<double>(out[i]) - static_cast<double>(dense[i]));
+        CHECK(error.value() < exact);
+    }
+}
+
+TEST_CASE("epicache: memory does not grow with the prompt") {
+    const drift data(small, 400, 75);
+    const auto run = [&](std::size_t n) {
+        auto c = blocks_of(48, 32);
+        c.memory_bytes = least_memory<block_cache>(c); // the prompt takes no more than what is promised
+        auto cache = open_cache<block_cache>(c);
+        const auto seq = *cache.begin();
+        feed_blocks(cache, seq, data, n, 32,
+                    [&](std::size_t l, std::size_t first, std::size_t some, const std::vector<float>&) {
+                        for (std::size_t h = 0; h < 2; ++h)
+                            CHECK(kept(cache, seq, l, h).size() == std::min<std::size_t>(first + some, 48));
+                    });
+        return cache.stats();
+    };
+    const auto brief = run(64), lengthy = run(320);
+    CHECK(brief.resident_bytes_peak == lengthy.resident_bytes_peak);
+    CHECK(brief.kept_entries == 48 * 4);
+    CHECK(lengthy.kept_entries == 48 * 4);
+    // What open() asks for does not depend on the prompt either, but for the table of blocks: 4 bytes for 16 rows.
+    const std::size_t near = least_memory<block_cache>(blocks_of(48, 32, 400)),
+                      far = least_memory<block_cache>(blocks_of(48, 32, 40000));
+    CHECK(far >= near);
+    CHECK(far - near <= 39600 / 16 * 4 + 64);
+}
+
+TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
+    const drift data(small, 400, 76);
+    auto cache = open_cache<block_cache>(blocks_of(52, 40));
+    const auto seq = *cache.begin();
+    naive_blocks truth(data, 40);
+    std::vector<float> out(110 * data.query_floats());
+    const auto refused = [&](const kvtl::layer_input& in, std::size_t rows, const char* words) {
+        const auto s = cache.prefill(seq, 0, in, std::span(out).first(rows * data.query_floats()));
+        CHECK_FALSE(s.ok());
+        CHECK_MESSAGE(std::string(s.what()).find(words) != std::string::npos, std::string(s.what()));
+    };
+    feed_blocks(cache, seq, data, 120, 40,
+                [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& o) {
+                    CHECK(truth.take(l, first, n, o) < exact);
+                    if (l == 0 || first + n == 120) return;
+                    probed_chunk next(data, 0, first + n, 40, false);
+                    kvtl::layer_input in = next.in;
+                    in.probe = {};
+                    refused(in, 46, "probe has 0 numbers; valid: a positive multiple of");
+                    in.probe = next.in.probe.first(130);
+                    refused(in, 46, "probe has 130 numbers; valid: a positive multiple of");
+                    in = next.in, in.passing = 46;
+                    refused(in, 46, "passing is 46 of 46 tokens; valid: 0 to 45");
+                    const probed_chunk longer(data, 0, first + n, 60, false);
+                    refused(longer.in, 66, "the chunk has 66 tokens beside");
+                    const kvtl::batch_part part{seq, 46, kvtl::part_kind::prompt};
+                    const auto s = cache.forward(std::span(&part, 1), 0, next.in,
+                                                 std::span(out).first(46 * data.query_floats()));
+                    CHECK(std::string(s.what()).find("passing is 6; valid: 0 in a batch") !=
+                          std::string::npos);
+                });
+    for (std::size_t l = 0; l < 2; ++l)
+        for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth.held(l, h));
+    refused(probed_chunk(data, 0, 120, 40, true).in, 46, "valid: 0 behind a prompt that is complete");
+
+    using whole = cache_with<kvtl::presets::lookahead_probe, kvtl::engine_input::probe>;
+    auto other = open_cache<whole>(sized<whole>(52, kvtl::engine_input::probe));
+    const auto s = other.prefill(*other.begin(), 0, probed_chunk(data, 0, 0, 40, true).in,
+                                 std::span(out).first(46 * data.query_floats()));
+    CHECK(std::string(s.what()).find(
+              "passing is 6; valid: 0, except in a preset that evicts after each chunk") !=
+          std::string::npos);
+}
+
 TEST_CASE("external_mask: what the engine does not want leaves, in prompt and decode; the window stays") {
     const drift data(small, 300, 72);
     using cache_type = cache_with<kvtl::presets::external_mask, kvtl::engine_input::external>;

@@ -149,6 +149,7 @@ constexpr named typedefs[] = {
     TYPEDEF(global_gates),
     TYPEDEF(attention_gate),
     TYPEDEF(lookahead_probe),
+    TYPEDEF(epicache),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
     TYPEDEF(cam),

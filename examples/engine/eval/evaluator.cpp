@@ -3,6 +3,7 @@
 
 #include "cleanup.hpp"
 #include "demo_document.hpp"
+#include "episode_probe.hpp"
 #include "error.hpp"
 #include "foresight.hpp"
 #include "lookahead.hpp"
@@ -96,7 +97,11 @@ std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std:
 engine::cache_options sized_for(engine::cache_options options, const task& of, const example& e) {
     const engine::cache_wants budgets = engine::policy_wants(options.policy);
     if (budgets.evicts && !budgets.retrieves) {
-        options.prefill_tokens = e.prefill;
+        options.prefill_tokens =
+            budgets.by_chunk ? std::min(e.prefill, (options.keep_tokens != 0 ? options.keep_tokens
+                                                                             : options.attend_tokens) +
+                                                       block_tokens)
+                             : e.prefill;
         options.max_tokens = of.most_tokens(e);
     }
     return options;
@@ -114,7 +119,7 @@ struct evaluator::opened {
 
 evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
                      const engine::cache_options& options, engine::cache_wants wants, const char* program)
-    : words_(words), pool_(pool), options_(options), program_(program), shape_(m.hyper().shape),
+    : model_(m), words_(words), pool_(pool), options_(options), program_(program), shape_(m.hyper().shape),
       stage_(shape_, std::max(1U, options.shards), wants), transformer_(m, stage_, pool),
       per_shard_(std::max(1U, options.shards)) {
     look_ahead(engine::default_probe);
@@ -124,6 +129,7 @@ evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, eng
 void evaluator::look_ahead(std::string_view text, std::size_t earlier) {
     true_probe_ = text.empty();
     probe_earlier_ = earlier;
+    probe_ = engine::continuation(words_, text);
     transformer_.look_ahead(engine::continuation(words_, text), earlier);
 }
 
@@ -162,7 +168,8 @@ void evaluator::read(const task& of, const example& e, const opened& full, recor
     if (true_probe_) {
         constexpr std::size_t most = 32; // as many queries as other policies' windows have
         const auto rest = tokens.subspan(e.prefill).first(std::min(most, tokens.size() - e.prefill));
-        transformer_.look_ahead({rest.begin(), rest.end()}, probe_earlier_);
+        probe_.assign(rest.begin(), rest.end());
+        transformer_.look_ahead(probe_, probe_earlier_);
     }
     const auto prompt = transformer_.prefill(tokens.first(e.prefill));
     prompt_logits_.assign(prompt.begin(), prompt.end());
@@ -210,6 +217,15 @@ void evaluator::replay_prompt(opened& o) {
         }
         for (unsigned s = 0; s < o.cache->shards(); ++s) o.require(per_shard_[s]);
     }
+}
+
+/// The prompt as the policy makes the model read it: later chunks see what earlier ones left.
+void evaluator::read_chunks(const example& e, opened& o) {
+    engine::transformer reader(model_, *o.cache, pool_, block_tokens);
+    reader.share_layers(options_.owner);
+    reader.look_ahead(e.windows.empty() || true_probe_ ? probe_ : probe_of(model_, e, episodes_).probe);
+    reader.go_on_in(o.sequence, 0);
+    static_cast<void>(reader.prefill(std::span(e.tokens).first(e.prefill)));
 }
 
 void evaluator::compare(std::span<const float> logits, std::span<const float> full,
@@ -339,20 +355,25 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
                         bool with_open_loop, tally& to) {
     const std::size_t prompt_end = transformer_.position();
     const engine::cache_options own = sized_for(options, of, e);
+    const bool by_chunk = engine::policy_wants(options.policy).by_chunk;
     try {
         {
             opened o = open(own);
             const auto start = clock::now();
-            replay_prompt(o);
+            by_chunk ? read_chunks(e, o) : replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
+            if (by_chunk && !e.windows.empty()) {
+                to.last.config.emplace_back("episodes", std::to_string(episodes_.episodes));
+                to.last.config.emplace_back("medoids", std::to_string(episodes_.medoids));
+            }
             const auto sizes = o.cache->sizes();
             if (!sizes) throw engine::run_failure(options.policy + ": " + sizes.error().message);
             if (*sizes) to.kept_of_rows.add(**sizes, recording_, shape_, kinds_);
         }
         if (with_open_loop && recording_.decoded != 0) {
             opened o = open(own);
-            replay_prompt(o);
+            by_chunk ? read_chunks(e, o) : replay_prompt(o);
             open_loop(o, to);
         }
     } catch (...) { // the next policy finds the model where this one did

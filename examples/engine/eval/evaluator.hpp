@@ -5,6 +5,8 @@
 //            closed loop: the model decodes with the policy's attention; what the policy got wrong flows on
 //                         through the layers and into its own cache. Gives nll, kl, top-1 agreement, the
 //                         answer, and everything that is counted or timed
+//            A policy that evicts after each chunk of a prompt changes what later chunks become, so it reads the prompt
+//            itself, in chunks of block_tokens, with the probe of the dialogue's episode that the question belongs to
 //            open loop:   a second cache is fed the full model's q, k and v of every decoded token. Gives
 //                         output_error and mass_recall, on the same inputs for every policy
 //
@@ -13,6 +15,8 @@
 // HQ + 2 H) (P + S) bytes of recording.
 // SPDX-License-Identifier: MIT
 #pragma once
+
+#include <kvtl/store/episodes.hpp>
 
 #include "kv_cache.hpp"
 #include "model.hpp"
@@ -60,6 +64,9 @@ struct tally {
     [[nodiscard]] row to_row(const engine::cache_options& options, const task& of) const;
 };
 
+/// Tokens of a chunk, for policies that evict after each.
+inline constexpr std::size_t block_tokens = 128;
+
 /// The same options as this example needs them. A policy that only evicts holds what it decodes, so that its
 /// memory is promised for one prompt and what follows; the others' sizes shall not change from example to
 /// example.
@@ -79,6 +86,9 @@ class evaluator {
     /// Likewise, by a trained lookahead, which must outlive the evaluator.
     void look_ahead(const engine::trained_lookahead& ahead) { transformer_.look_ahead(ahead); }
 
+    /// How dialogues are divided for policies that evict after each chunk.
+    void divide(const kvtl::episodes_config& episodes) { episodes_ = episodes; }
+
     /// Runs the full model. If layers share, the model without sharing runs too: every cache is compared with its logits.
     /// Throws run_failure.
     void record(const task& of, const example& e);
@@ -95,6 +105,7 @@ class evaluator {
     [[nodiscard]] opened open(const engine::cache_options& options);
     void read(const task& of, const example& e, const opened& full, recording* into);
     void replay_prompt(opened& cache);
+    void read_chunks(const example& e, opened& cache);
     void closed_loop(const task& of, const example& e, opened& cache, tally& to);
     void open_loop(opened& cache, tally& to);
     void compare(std::span<const float> logits, std::span<const float> full, const engine::token_id* next,
@@ -102,6 +113,7 @@ class evaluator {
     void answer(const example& e, std::span<const float> logits, tally& to);
     std::span<const float> timed_step(engine::token_id token, tally& to);
 
+    const engine::model& model_;
     const engine::tokenizer& words_;
     engine::thread_pool& pool_;
     engine::cache_options options_;
@@ -118,6 +130,8 @@ class evaluator {
     std::vector<kvtl::status> per_shard_;
     bool true_probe_ = false; ///< what follows in the example is the probe
     std::size_t probe_earlier_ = 0;
+    std::vector<engine::token_id> probe_; ///< of a prompt that is no dialogue
+    kvtl::episodes_config episodes_;
 };
 
 } // namespace eval

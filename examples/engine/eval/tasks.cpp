@@ -41,11 +41,13 @@ enum class question_form : std::uint8_t {
     last_turn,  ///< a question, or several of which the last counts
     every_turn, ///< several questions, each of which counts
     table,      ///< one question for many facts
+    dialogue,   ///< a question in the last turn of a conversation
     chain       ///< one question for a chain of references
 };
 
 struct generator {
-    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, rows = 1, links = 2, count = 50, seed = 1;
+    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, rows = 1, links = 2, topics = 4, count = 50,
+                seed = 1;
     question_form form = question_form::last_turn;
 };
 
@@ -57,10 +59,11 @@ struct generated_kind {
     question_form form = question_form::last_turn;
     std::size_t keys = 1, turns = 1, rows = 1;
 };
-constexpr std::array<generated_kind, 5> generated_kinds{{{"needle"},
+constexpr std::array<generated_kind, 6> generated_kinds{{{"needle"},
                                                          {"facts", question_form::last_turn, 8},
                                                          {"turns", question_form::every_turn, 8, 4},
                                                          {"table", question_form::table, 8, 1, 8},
+                                                         {"dialogue", question_form::dialogue, 16},
                                                          {"chain", question_form::chain}}};
 
 /// Of `needle:gen`, `facts:gen,...` and so on; null for any other task.
@@ -82,6 +85,8 @@ generator parse_generator(const std::string& task, const generated_kind& kind) {
         fields.emplace_back("links", &g.links);
     else if (g.form == question_form::table)
         fields.emplace_back("rows", &g.rows);
+    else if (g.form == question_form::dialogue)
+        fields.emplace_back("topics", &g.topics);
     else
         fields.insert(fields.end(), {{"queries", &g.queries}, {"turns", &g.turns}});
     fields.insert(fields.end(), {{"count", &g.count}, {"seed", &g.seed}});
@@ -117,6 +122,7 @@ generator parse_generator(const std::string& task, const generated_kind& kind) {
     require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
     require(g.turns >= 1 && g.turns <= g.keys, "--task " + task + ": turns: valid: 1 to keys");
     require(g.rows >= 1 && g.rows <= g.keys, "--task " + task + ": rows: valid: 1 to keys");
+    require(g.topics >= 1, "--task " + task + ": topics: valid: 1 and more");
     return g;
 }
 
@@ -156,27 +162,49 @@ class needle_builder {
         out_.examples.push_back(std::move(e));
     }
 
+    /// A dialogue: what is prefilled ends where the turn that asks begins, or, where the question is known, with it.
+    void add(const std::string& where, const engine::dialogue& d) {
+        add(where, d.prompt, d.answer);
+        example& e = out_.examples.back();
+        const spelled text = spell(e.tokens);
+        // A tokenizer may put a space in front of a text.
+        const std::size_t before =
+            text.bytes.find(d.prompt.substr(0, d.windows.size() > 1 ? d.windows[1] : 1));
+        require(before != std::string::npos, where + ": the tokens of a prompt do not spell it");
+        for (const std::size_t byte : d.windows) e.windows.push_back(text.token_at(before + byte));
+        if (!options_.question_aware && options_.needle_prefill == 0)
+            e.prefill = text.token_at(before + d.question);
+    }
+
   private:
+    struct spelled {
+        std::string bytes;
+        std::vector<std::size_t> ends; ///< byte behind each token
+        [[nodiscard]] std::size_t token_at(std::size_t byte) const {
+            return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), byte) - ends.begin());
+        }
+    };
+    [[nodiscard]] spelled spell(const std::vector<engine::token_id>& tokens) const {
+        spelled s;
+        for (const engine::token_id id : tokens) {
+            s.bytes += words_.piece(id);
+            s.ends.push_back(s.bytes.size());
+        }
+        return s;
+    }
     /// Where the answers stand among the tokens, the first of them behind token `from`.
     [[nodiscard]] std::vector<answer_span> spans_of(const std::vector<std::string>& answers,
                                                     const std::vector<engine::token_id>& tokens,
                                                     std::size_t from) const {
-        std::string text;
-        std::vector<std::size_t> ends; // byte behind each token
-        for (const engine::token_id id : tokens) {
-            text += words_.piece(id);
-            ends.push_back(text.size());
-        }
-        const auto token_at = [&ends](std::size_t byte) {
-            return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), byte) - ends.begin());
-        };
+        const spelled all = spell(tokens);
+        const std::string& text = all.bytes;
         std::vector<answer_span> spans;
-        std::size_t at = from == 0 ? 0 : ends[from - 1];
+        std::size_t at = from == 0 ? 0 : all.ends[from - 1];
         for (const std::string& a : answers) {
             at = text.find(" is " + a, at);
             require(at != text.npos, "the tokens of a prompt do not spell its answer '" + a + "'");
             at += 4;
-            spans.push_back({token_at(at), token_at(at + a.size() - 1) + 1});
+            spans.push_back({all.token_at(at), all.token_at(at + a.size() - 1) + 1});
         }
         return spans;
     }
@@ -262,6 +290,27 @@ void generate_questions(const generator& g, const std::string& prose, const std:
     }
 }
 
+void generate_dialogues(const generator& g, const std::string& prose, const std::string& task_name,
+                        const engine::tokenizer& words, std::size_t context, needle_builder& to) {
+    const engine::document_writer writer(words, prose);
+    constexpr std::size_t room_for_answer = 10;
+    for (std::size_t i = 0; i < g.count && !to.full(); ++i) {
+        engine::document_plan plan;
+        plan.tokens = g.tokens;
+        plan.facts = g.keys;
+        plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
+        plan.seed = g.seed * 1000003 + i;
+        engine::dialogue d = writer.write_dialogue(plan, g.topics);
+        // A dialogue ends with a window; where that is too much for the context, it goes.
+        while (g.tokens + room_for_answer <= context &&
+               words.encode(d.prompt).size() + room_for_answer > context) {
+            plan.tokens -= std::min<std::size_t>(plan.tokens, 50);
+            d = writer.write_dialogue(plan, g.topics);
+        }
+        to.add("--task " + task_name, d);
+    }
+}
+
 void cut_text(const std::string& text, const engine::tokenizer& words, std::size_t context,
               const task_options& options, task& out) {
     const std::string where = "--task " + out.name;
@@ -327,7 +376,8 @@ std::size_t question_split(const engine::tokenizer& words, const std::vector<eng
 
 /// "did you mean 'needle:gen'? ", or nothing.
 std::string meant_by(const std::string& task) {
-    constexpr std::array<std::string_view, 6> kinds = {"needle", "facts", "turns", "table", "chain", "nll"};
+    constexpr std::array<std::string_view, 7> kinds = {"needle",   "facts", "turns", "table",
+                                                       "dialogue", "chain", "nll"};
     const std::size_t colon = std::min(task.find(':'), task.size());
     const std::string kind(engine::nearest(std::string_view(task).substr(0, colon), kinds));
     if (kind.empty()) return "";
@@ -343,7 +393,10 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
     const generated_kind* const kind = generated(name);
     if (kind != nullptr || name.starts_with("needle:")) {
         needle_builder builder(out, words, context, options);
-        if (kind != nullptr)
+        if (kind != nullptr && kind->form == question_form::dialogue)
+            generate_dialogues(parse_generator(name, *kind), read_file(options.prose_file, "--task " + name),
+                               name, words, context, builder);
+        else if (kind != nullptr)
             generate_questions(parse_generator(name, *kind), read_file(options.prose_file, "--task " + name),
                                name, words, context, builder);
         else
@@ -359,6 +412,7 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
                         "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
                         "facts:gen[...], turns:gen[...], table:gen[,tokens=,keys=,rows=,count=,seed=], "
+                        "dialogue:gen[,tokens=,keys=,topics=,count=,seed=], "
                         "chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
     }
     return out;

@@ -12,6 +12,9 @@
 //   table:gen[,KEY=VALUE...]     many facts into one structure: one question for the codes of many names, a row each.
 //                                The names of the rows are given, their codes are the answers; keys: tokens, keys (8),
 //                                rows (8, of the keys), count, seed
+//   dialogue:gen[,KEY=VALUE...]  a conversation about several topics with facts of each. The last turn begins with clauses
+//                                about the topic of the fact that it asks for; that turn is the question. keys: tokens,
+//                                keys (16, facts), topics (4), count, seed
 //   chain:gen[,KEY=VALUE...]     variables that refer to each other, hidden likewise; keys: tokens, count and seed as
 //                                above, keys (1, chains per document, of which one is asked), links (2, references
 //                                of a chain). The answer is the whole chain
@@ -46,6 +49,7 @@ struct example {
     std::vector<engine::token_id> tokens; ///< needle: the prompt; nll: a piece of text
     std::size_t prefill = 0;              ///< of them; the others are decoded. At least 1
     std::vector<answer_span> earlier;     ///< answers in the prompt that count as the last one does, in order
+    std::vector<std::size_t> windows;     ///< tokens where windows of a dialogue begin; empty: no dialogue
     std::string answer;                   ///< needle only
     std::size_t most_answer_tokens = 0;   ///< that greedy decoding may take
 };

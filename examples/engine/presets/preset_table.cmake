@@ -145,4 +145,5 @@ set(KVTL_PRESET_TABLE
     "global_gates learned eviction 'Make Each Token Count: learned gates, all heads and layers compete'"
     "attention_gate learned eviction 'Attention-Gate: a small attention over the context flags what stays'"
     "lookahead_probe engine_decides eviction 'DapQ and LookaheadKV: SnapKV by queries that stand for the future'"
+    "epicache engine_decides eviction 'EpiCache: after each chunk of a prompt a probe says what stays'"
     "external_mask engine_decides eviction 'the engine says what stays'")

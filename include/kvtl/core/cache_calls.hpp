@@ -110,6 +110,7 @@ template <element E> class cache_calls {
         return in_shards("prefill", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
+            if (status e = core_->calls.passing("prefill", in, tokens); !e) return e;
             if (!s.waits(seq.slot, l)) // else this call repeats one that failed
                 if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
             if (!core_->layers.completes(layer))

@@ -64,7 +64,8 @@ template <element E> struct call_checks {
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
     std::uint32_t query_heads = 0;
-    bool reads_probe = false; ///< the preset looks at layer_input::probe
+    bool reads_probe = false;   ///< the preset looks at layer_input::probe
+    bool takes_passing = false; ///< and at layer_input::passing
     sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
@@ -124,6 +125,20 @@ template <element E> struct call_checks {
                                    out.size(), tokens * query_floats);
         return {};
     }
+    /// Of prefill(): tokens that do not stay leave others that do, and the preset lets them pass.
+    [[nodiscard]] status passing(const char* call, const layer_input& in, std::size_t tokens) const noexcept {
+        if (in.passing == 0) return {};
+        if (!takes_passing)
+            return status::failure(errc::invalid_argument,
+                                   "%s: passing is %u; valid: 0, except in a preset that evicts after each "
+                                   "chunk, of a model whose layers do not slide",
+                                   call, in.passing);
+        if (in.passing >= tokens)
+            return status::failure(errc::invalid_argument,
+                                   "%s: passing is %u of %zu tokens; valid: 0 to %zu, as one has to stay",
+                                   call, in.passing, tokens, tokens - 1);
+        return {};
+    }
     /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
     [[nodiscard]] status outputs(const char* call, const layer_input& in, const tensor_span& out,
                                  std::size_t tokens) const noexcept {
@@ -155,6 +170,9 @@ template <element E> struct call_checks {
             return status::failure(errc::invalid_argument,
                                    "%s: probe is of one prompt and %zu parts end one; valid: one", call,
                                    prompts);
+        if (in.passing != 0)
+            return status::failure(errc::invalid_argument, "%s: passing is %u; valid: 0 in a batch", call,
+                                   in.passing);
         if (parts.empty() || in.k.size() != tokens * key_floats)
             return status::failure(errc::invalid_argument,
                                    "%s: k has %zu numbers and %zu parts with %zu tokens; valid: one part and "

@@ -1,6 +1,7 @@
 // Score: the attention of queries that stand for the future. The engine supplies them with the prompt's last
 // chunk (layer_input::probe): pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a
-// patched prompt per episode (EpiCache).
+// patched prompt per episode (EpiCache). Block prefill (probed::every_chunk) evicts after each chunk, by the probe that
+// comes with it, so that a prompt is never held as a whole.
 //
 // What:   softmax of each probe over the whole prompt, reduced over probes and group by mean or maximum,
 //         without the attention that the pinned window receives, pooled.
@@ -13,8 +14,14 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : score_defaults {
-    static constexpr std::string_view name = "probe_attention";
+/// When a probe comes, and what is over budget leaves.
+enum class probed : std::uint8_t { at_the_end, every_chunk };
+
+template <over How, pooling Pool, std::uint32_t Width, probed When = probed::at_the_end>
+struct probe_attention : score_defaults {
+    static constexpr std::string_view name =
+        When == probed::every_chunk ? "probe_attention_of_chunks" : "probe_attention";
+    static constexpr bool evicts_in_prompt = When == probed::every_chunk;
     static constexpr engine_input needs = engine_input::k | engine_input::probe;
     static constexpr score_source source = score_source::probe;
     static constexpr std::uint32_t spare_rows = 1;

@@ -1,9 +1,15 @@
 // Presets for which the engine supplies scores, or queries that score.
 //
 //   lookahead_probe  queries that stand for the future score the prompt, instead of its last queries: pseudo
-//                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched prompt
-//                    per episode (EpiCache). Window and score are those of snapkv_group, so the two presets
-//                    differ only in the source of the queries. Needs engine_input::probe.
+//                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV). Window and score are
+//                    those of snapkv_group, so the two presets differ only in the source of the queries. Needs
+//                    engine_input::probe.
+//   epicache         block prefill (EpiCache, Kim et al.): after each chunk of a prompt, the probe that comes with it
+//                    scores the chunk and what is left of earlier ones, by the maximum over queries and group.
+//                    Every head keeps keep_tokens. The chunk's last tokens may be the probe's own, and pass
+//                    (layer_input::passing). A conversation has such a sequence for each of its episodes
+//                    (kvtl/store/episodes.hpp). prefill_tokens is keep_tokens + chunk + probe, whatever the
+//                    prompt's length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
@@ -35,6 +41,13 @@ struct lookahead_probe : full {
     using retention = drop<probe_attention<over::mean, pooling::average, 5>>;
 };
 
+struct epicache : full {
+    static constexpr std::string_view name = "epicache";
+    static constexpr std::uint32_t window_tokens = 32;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = drop<probe_attention<over::max, pooling::average, 1, probed::every_chunk>>;
+};
+
 struct external_scores : full {
     static constexpr std::string_view name = "external_scores";
     static constexpr std::uint32_t window_tokens = 8;
@@ -56,6 +69,7 @@ struct chosen_blocks : offloaded {
 } // namespace presets
 
 using lookahead_probe = kv_manager<presets::lookahead_probe, engine_inputs_for<presets::lookahead_probe>>;
+using epicache = kv_manager<presets::epicache, engine_inputs_for<presets::epicache>>;
 using external_scores_cache =
     kv_manager<presets::external_scores, engine_inputs_for<presets::external_scores>>;
 using chosen_blocks = kv_manager<presets::chosen_blocks, engine_inputs_for<presets::chosen_blocks>>;

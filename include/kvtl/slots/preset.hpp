@@ -276,11 +276,20 @@ template <class T> [[nodiscard]] consteval bool layer_wide() {
 /// If units, codec or index span all heads of a token, the heads must keep the same tokens.
 template <class T>
 concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
+/// The retention evicts after each chunk of a prompt, by all that is left and the chunk, and not in decode.
+template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
+    if constexpr (drops_entries<T>)
+        return T::retention::score::evicts_in_prompt && !T::retention::score::evicts_in_decode;
+    else
+        return false;
+}
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
-/// and chunks attend rows without counts.
+/// and chunks attend rows without counts. What is left of earlier chunks is stored anew with every chunk and must not change
+/// by that.
 template <class T>
-concept streaming_agrees = !T::retention::score::evicts_in_prompt ||
-                           (!T::budget::late && !requires { requires T::retention::counts; });
+concept streaming_agrees = !T::retention::score::evicts_in_prompt || (!T::budget::late && !requires {
+    requires T::retention::counts;
+} && (!evicts_by_chunk<T>() || (!T::retention::merges && T::compressor::rows_are_records)));
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||

@@ -10,8 +10,9 @@
 //         arrives (score_source::arrival), all keys of the prompt (keys), the attention of the prompt's last
 //         queries (window) or of all its queries (prompt), or queries that the engine supplies (probe).
 //         Policies with `evicts_in_decode` also rank the held entries at every step, and the lowest leaves.
-//         With `evicts_in_prompt` a prompt consists of such steps: it is never held as a whole, and a chunk
-//         attends itself and the survivors of earlier chunks.
+//         With `evicts_in_prompt` a prompt is never held as a whole, and a chunk attends itself and the survivors
+//         of earlier chunks. A policy that also evicts in decode takes the prompt as such steps. One that ranks by
+//         probes ranks the survivors together with each chunk, when the chunk has come.
 // Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token, and scratch of G * T floats. No matrix
 //         of queries times keys is kept.
@@ -185,7 +186,7 @@ struct score_defaults {
     static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
     static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
     static constexpr bool evicts_in_decode = false;
-    static constexpr bool evicts_in_prompt = false; ///< the prompt takes the decode path, entry by entry
+    static constexpr bool evicts_in_prompt = false; ///< entry by entry, or after each chunk
     static constexpr bool reads_values = false;     ///< reads prompt_lane::value_sizes and has value_size()
     static constexpr std::uint32_t spare_rows = 0;
     using record = no_record;
@@ -216,7 +217,7 @@ concept score_declares = requires {
     { P::per_query_head } -> std::convertible_to<bool>;
     { P::evicts_in_decode } -> std::convertible_to<bool>;
     { P::evicts_in_prompt } -> std::convertible_to<bool>;
-    requires !P::evicts_in_prompt || P::evicts_in_decode;
+    requires !P::evicts_in_prompt || P::evicts_in_decode || P::source == score_source::probe;
     { P::reads_values } -> std::convertible_to<bool>;
     { P::spare_rows } -> std::convertible_to<std::uint32_t>;
     typename P::record;

@@ -137,7 +137,8 @@ template <class Types> struct retention_memory {
     std::span<float> spare;       ///< (spare rows, prefill)
     std::span<float> observed;    ///< (2 W, G, D) last queries
     std::span<float> causal;
-    std::span<std::uint32_t> order, table;  ///< (prefill); blocks of one lane
+    std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
+    std::span<std::uint32_t> numbers; ///< (prefill) tokens of the work area, where chunks are evicted from
     std::span<std::uint32_t> demoted_table; ///< likewise, of demoted rows
     std::span<std::uint64_t> ranking;
     std::span<float> partial, attend, mass, worth, arrival;
@@ -186,6 +187,7 @@ template <class Types> struct retention_memory {
         m.observed = scratch.take<float>(windowed ? std::size_t{2} * p.window * p.lane_group * p.dim : 0);
         m.causal = scratch.take<float>(simd::causal_scratch_floats(p.dim));
         m.order = scratch.take<std::uint32_t>(prompt);
+        m.numbers = scratch.take<std::uint32_t>(Types::evicts_by_chunk ? prompt : 0);
         m.table = scratch.take<std::uint32_t>(blocks_for(p.most_rows) + 1);
         if constexpr (Types::demotes)
             m.demoted_table = scratch.take<std::uint32_t>(blocks_for(p.most_rows, p.demotion.per_block) + 1);

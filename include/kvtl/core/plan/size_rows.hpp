@@ -198,7 +198,9 @@ template <class Types> class row_sizes {
         const retention_plan& p = plan;
         if (score::evicts_in_decode)
             return std::min<std::uint64_t>(std::uint64_t{p.keep} + p.slack + 1, p.max_tokens);
-        return std::uint64_t{std::min(p.keep, p.prefill_tokens)} + p.max_tokens - p.prefill_tokens;
+        const std::uint32_t later = p.max_tokens - p.prefill_tokens; // of these some may belong to the prompt
+        return std::uint64_t{std::min(p.keep, p.prefill_tokens)} +
+               (Types::evicts_by_chunk ? std::min(later, p.prefill_tokens) : later);
     }
 };
 

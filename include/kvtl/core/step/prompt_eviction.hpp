@@ -4,6 +4,9 @@
 //         rows' scores, or the last queries themselves lie beside them. The last chunk gathers one lane at
 //         a time in the work area, scores it, keeps the best of it, and lets the budget cut earlier layers
 //         back. Every step that needs rows asks for them before it changes anything.
+//         A score that evicts after each chunk treats every chunk as the last one, of a prompt whose earlier tokens
+//         are those that are left.
+// Source: block prefill: EpiCache (Kim et al.).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -75,7 +78,8 @@ template <class Types> class prompt_eviction {
         book_->recount(slot, lanes, had);
         return {};
     }
-    /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now.
+    /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now. Where each chunk is
+    /// evicted from: any chunk, `before` rows are left of earlier ones, and `tokens` are those of the chunk that stay.
     [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                   std::uint32_t before, std::uint32_t tokens,
                                   const tensor_span& out) noexcept {
@@ -94,8 +98,9 @@ template <class Types> class prompt_eviction {
         score_arrivals(slot, layer, in, before, tokens, count);
         layer_notes notes;
         for (std::uint32_t i = 0; i < count; ++i) {
-            gather(lanes[i], i, in, before, tokens);
-            attend(i, in, before, tokens, out);
+            const std::uint32_t all = tokens + (Types::evicts_by_chunk ? in.passing : 0);
+            gather(lanes[i], i, in, before, all);
+            attend(i, in, before, all, out);
             const phase_clock::span timed(book_->clock, &phase_times::evict);
             load_scores(lanes[i], i, before, tokens);
             score_lane(lanes[i], i, layer, in, before, tokens, notes);
@@ -112,8 +117,8 @@ template <class Types> class prompt_eviction {
             gather(lanes[i], i, in, before, tokens);
             keep[std::size_t{layer} * count + i] =
                 keep_best(lanes[i], book_->board(i, total), sinks, window, allowed);
-            lanes[i].tokens = total;
-            lanes[i].prompt_open = false;
+            lanes[i].tokens += total - before; // before: all so far, or the rows that are left of them
+            lanes[i].prompt_open = Types::evicts_by_chunk && !in.last_chunk;
         }
         ledger.layers_seen = std::max(ledger.layers_seen, layer + 1);
         if constexpr (Types::budget::reads_preference)
@@ -358,13 +363,15 @@ template <class Types> class prompt_eviction {
         const auto rest = best.subspan(std::min<std::size_t>(full, best.size()));
         best = best.first(best.size() - rest.size());
         if constexpr (!Types::budget::late) std::sort(best.begin(), best.end());
+        if constexpr (Types::evicts_by_chunk) number_rows(lane, total);
         book_->pool.release(lane.rows);
         book_->pool.release(lane.demoted);
         book_->pool.release(lane.queries);
         lane.waiting = 0;
         const rows held = book_->open(lane);
         const auto add = [&](std::uint32_t t) {
-            const std::uint32_t i = put(held, t, t);
+            const std::uint32_t token = Types::evicts_by_chunk ? book_->memory.numbers[t] : t;
+            const std::uint32_t i = put(held, t, token);
             held.score(i) = scores[t];
             if constexpr (joins) {
                 if (joined[t] <= 0.0F && (t + 1 == total || joined[t + 1] <= 0.0F)) return; // no set
@@ -394,6 +401,12 @@ template <class Types> class prompt_eviction {
         }
         return static_cast<std::uint32_t>(best.size()) +
                book_->plan.demotion.cost(static_cast<std::uint32_t>(rest.size()));
+    }
+    /// The tokens of the work area's rows: those that are left of earlier chunks, and the chunk's.
+    void number_rows(kept_lane& lane, std::uint32_t total) noexcept {
+        const rows held = book_->open(lane);
+        for (std::uint32_t i = 0; i < total; ++i)
+            book_->memory.numbers[i] = i < held.size() ? held.token(i) : lane.tokens + i - held.size();
     }
     /// What was not kept goes into what was, in token order.
     void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept,

@@ -69,7 +69,10 @@ template <class Types> class retention_stage {
             if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
         const std::uint32_t before = lanes[0].tokens;
         if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
-        if constexpr (score::evicts_in_prompt) return stream(slot, layer, in, tokens, out);
+        if constexpr (Types::evicts_by_chunk)
+            return prompt_.complete(slot, layer, in, lanes[0].rows.rows, tokens - in.passing, out);
+        else if constexpr (score::evicts_in_prompt)
+            return stream(slot, layer, in, tokens, out);
         if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, tokens, out);
         return prompt_.complete(slot, layer, in, before, tokens, out);
     }
@@ -433,7 +436,8 @@ template <class Types> class retention_stage {
                                    "prefill: q is empty; valid: the chunk's queries, retention %s reads them",
                                    Types::retention::name.data());
         if constexpr (score::source == score_source::probe) {
-            if (in.last_chunk && (in.probe.empty() || in.probe.size() % book_.plan.query_floats() != 0))
+            if ((in.last_chunk || Types::evicts_by_chunk) &&
+                (in.probe.empty() || in.probe.size() % book_.plan.query_floats() != 0))
                 return status::failure(errc::invalid_argument,
                                        "prefill: probe has %zu numbers; valid: a positive multiple of "
                                        "query_heads * head_dim = %zu",
@@ -496,6 +500,10 @@ template <class Types> class retention_stage {
     [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                               std::uint32_t tokens, const tensor_span& out) noexcept {
         if (status s = ready("prefill", slot, layer); !s) return s;
+        if (in.passing != 0)
+            return status::failure(errc::invalid_argument,
+                                   "prefill: passing is %u; valid: 0 behind a prompt that is complete",
+                                   in.passing);
         if (status s = check_arrivals("prefill", in, tokens); !s) return s;
         if (reads_mass && in.q.empty())
             return status::failure(errc::invalid_argument, "prefill: q is empty; valid: the turn's queries");
