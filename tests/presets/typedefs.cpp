@@ -17,6 +17,7 @@
 #include <kvtl/presets/infllm.hpp>
 #include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/kivi.hpp>
+#include <kvtl/presets/kvquant.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
@@ -172,6 +173,9 @@ constexpr named typedefs[] = {
     TYPEDEF(kivi_4),
     TYPEDEF(kivi_2),
     TYPEDEF(gear),
+    TYPEDEF(kvquant_4),
+    TYPEDEF(kvquant_2),
+    TYPEDEF(dynakv_kvquant),
     TYPEDEF(think),
     TYPEDEF(snapkv_think),
     TYPEDEF(specache),

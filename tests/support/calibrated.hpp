@@ -55,9 +55,9 @@ inline void add_levels(kvtl::calibration_writer& out, const kvtl::shape& model, 
     };
     for (std::uint32_t l = 0; l < model.layers; ++l) {
         for (std::uint32_t c = 0; c < model.kv_heads * model.head_dim; ++c)
-            keys.push_back(static_cast<float>(0.3 * random.normal()));
+            keys.push_back(static_cast<float>(random.below(9)) / 8 - 0.5F);
         for (std::uint32_t c = 0; c < model.kv_heads * model.head_dim; ++c)
-            keys.push_back(static_cast<float>(2 + random.uniform()));
+            keys.push_back(static_cast<float>(random.below(9)) / 8 + 2);
         append(keys, curved_levels());
         append(values, curved_levels());
     }

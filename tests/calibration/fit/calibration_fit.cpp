@@ -387,9 +387,10 @@ struct weighted {
         }
         return sum;
     }
-    /// The best of some k-means, each from random numbers.
-    [[nodiscard]] double best(std::size_t n) const {
+    /// The best of some k-means, each from random numbers, ascending.
+    [[nodiscard]] doubles best(std::size_t n) const {
         oracle::generator random(n);
+        doubles found;
         double least = 1e30;
         for (int start = 0; start < 20; ++start) {
             doubles levels(n);
@@ -405,17 +406,34 @@ struct weighted {
                 for (std::size_t l = 0; l < n; ++l)
                     if (all[l] > 0) levels[l] = sum[l] / all[l];
             }
-            least = std::min(least, error(levels));
+            if (const double now = error(levels); now < least) least = now, found = levels;
         }
-        return least;
+        std::sort(found.begin(), found.end());
+        return found;
     }
     void check(const float* table) const {
-        for (const std::size_t n : {4U, 8U, 16U}) {
+        // Levels of 2 bits are those of k-means, stretched from the mean.
+        const doubles two(table, table + 4), means = best(4);
+        double all = 0, mean = 0, square = 0, product = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) all += weight[i], mean += weight[i] * y[i];
+        mean /= all;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            double nearest = means[0];
+            for (const double l : means)
+                if (std::fabs(y[i] - l) < std::fabs(y[i] - nearest)) nearest = l;
+            square += weight[i] * (y[i] - mean) * (y[i] - mean);
+            product += weight[i] * (y[i] - mean) * (nearest - mean);
+        }
+        CHECK(square > 1.02 * product);
+        for (std::size_t l = 0; l < 4; ++l)
+            CHECK(std::fabs(two[l] - std::clamp(mean + square / product * (means[l] - mean), -1.0, 1.0)) <
+                  0.03);
+        for (const std::size_t n : {8U, 16U}) {
             const doubles levels(table + n - 4, table + 2 * n - 4);
             CHECK(std::is_sorted(levels.begin(), levels.end()));
             CHECK(levels.front() >= -1);
             CHECK(levels.back() <= 1);
-            CHECK(error(levels) < 1.01 * best(n)); // bins are 1/256 wide
+            CHECK(error(levels) < 1.01 * error(best(n))); // bins are 1/256 wide
         }
     }
 };

@@ -3,12 +3,14 @@
 // What:   a key's channel has the range that leaves out the most extreme 1 % of the sample, half of them at either end; a value
 //         has the range of the numbers of a head without the 1 % furthest from their mean. Of the numbers within, in half
 //         ranges from the middle, levels are the means of the 4, 8 or 16 intervals with the least squared error. The error
-//         counts as that of the keys and values themselves: weights are squares of half ranges.
+//         counts as that of the keys and values themselves: weights are squares of half ranges. Such levels spread less than
+//         the numbers, which brings the logits of keys of 2 bits closer to each other. Levels of 2 bits are therefore stretched
+//         from their mean by sum x^2 / sum x level(x), about 1.11.
 // Memory: the keys and values of at most 4,096 tokens of a layer, as floats: of more tokens every second, fourth, ...
 // Cost:   finish(): T W log T for the ranges; 16 * 512^2 / 2 multiply-adds for the levels of each of keys and values.
-// Source: KVQuant (Hooper et al. 2024, sections 3.1 to 3.4). Deviations: weights are squares of half ranges, where the paper
-//         has Fisher information, which needs gradients; the intervals are the best ones of 512 bins, by dynamic
-//         programming, where the paper has k-means.
+// Source: KVQuant (Hooper et al. 2024, sections 3.1 to 3.4, and Q-Norm). Deviations: weights are squares of half ranges, where
+//         the paper has Fisher information, which needs gradients; the intervals are the best ones of 512 bins, by dynamic
+//         programming, where the paper has k-means; Q-Norm, for 2 bits too, stretches by the root of the factor here.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -34,6 +36,7 @@ class level_histogram {
         const auto bin = std::min(bins - 1, static_cast<std::size_t>((y + 1) / 2 * bins));
         weight_[bin] += weight;
         moment_[bin] += weight * y;
+        square_ += weight * y * y;
     }
     /// level_table::levels numbers. Without any weight they are evenly spaced.
     void append_levels(std::vector<float>& out) const {
@@ -55,16 +58,18 @@ class level_histogram {
                     if (sum > gain[k][i]) gain[k][i] = sum, begin[k][i] = static_cast<std::uint16_t>(j);
                 }
             }
+        const double all = weight[bins], mean = all > 0 ? moment[bins] / all : 0;
         for (std::uint32_t bits = level_table::least_bits; bits <= level_table::most_bits; ++bits) {
             const std::size_t n = level_table::count(bits), first = out.size();
+            const double kept = gain[n][bins] - all * mean * mean, // of what numbers are off their mean
+                stretch = bits == 2 && kept > 0 ? (square_ - all * mean * mean) / kept : 1;
             out.resize(first + n);
             for (std::size_t k = n, end = bins; k > 0; --k) {
                 const std::size_t j = begin[k][end];
                 const double w = weight[end] - weight[j];
                 const double middle = static_cast<double>(j + end) / bins - 1;
-                double level = w > 0 ? (moment[end] - moment[j]) / w : middle;
-                if (weight[bins] <= 0)
-                    level = 2 * static_cast<double>(k - 1) / static_cast<double>(n - 1) - 1;
+                double level = mean + stretch * ((w > 0 ? (moment[end] - moment[j]) / w : middle) - mean);
+                if (all <= 0) level = 2 * static_cast<double>(k - 1) / static_cast<double>(n - 1) - 1;
                 out[first + k - 1] = static_cast<float>(std::clamp(level, -1.0, 1.0));
                 end = j;
             }
@@ -73,6 +78,7 @@ class level_histogram {
 
   private:
     std::array<double, bins> weight_{}, moment_{};
+    double square_ = 0;
 };
 
 class level_fit {
