@@ -101,9 +101,8 @@ TEST_CASE("non-uniform codes keep to the compressor's contract") {
     SUBCASE("2 bits, f16") {
         compressor_contract<kvtl::nonuniform<>>(bound<kvtl::nonuniform<>>{{.bits = 2}});
     }
-    SUBCASE("3 bits, bf16") {
-        using codec = kvtl::nonuniform<kvtl::bf16>;
-        compressor_contract<codec>(bound<codec>{{.bits = 3, .outliers = 0.1F}});
+    SUBCASE("3 bits, f16, more outliers") {
+        compressor_contract<kvtl::nonuniform<>>(bound<kvtl::nonuniform<>>{{.bits = 3, .outliers = 0.1F}});
     }
 }
 

@@ -37,6 +37,7 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
