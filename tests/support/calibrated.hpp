@@ -35,13 +35,13 @@ inline std::vector<float> random_gated_basis(std::size_t n, std::uint64_t seed) 
     return all;
 }
 
-/// Levels of non-uniform codes, of 2, 3 and 4 bits: ascending from -1 to 1, and closer in the middle.
-inline std::vector<float> curved_levels() {
+/// Levels of non-uniform codes, of 2, 3 and 4 bits: ascending from -1 to 1, and with a larger bend closer in the middle.
+inline std::vector<float> curved_levels(float bend = 0.4F) {
     std::vector<float> all;
     for (std::uint32_t bits = kvtl::level_table::least_bits; bits <= kvtl::level_table::most_bits; ++bits)
         for (std::uint32_t i = 0, n = kvtl::level_table::count(bits); i < n; ++i) {
             const float even = 2.0F * static_cast<float>(i) / static_cast<float>(n - 1) - 1;
-            all.push_back(even * (0.6F + 0.4F * std::fabs(even)));
+            all.push_back(even * (1 - bend + bend * std::fabs(even)));
         }
     return all;
 }
@@ -58,8 +58,8 @@ inline void add_levels(kvtl::calibration_writer& out, const kvtl::shape& model, 
             keys.push_back(static_cast<float>(random.below(9)) / 8 - 0.5F);
         for (std::uint32_t c = 0; c < model.kv_heads * model.head_dim; ++c)
             keys.push_back(static_cast<float>(random.below(9)) / 8 + 2);
-        append(keys, curved_levels());
-        append(values, curved_levels());
+        append(keys, curved_levels(0.25F + 0.125F * static_cast<float>(l)));
+        append(values, curved_levels(0.375F + 0.125F * static_cast<float>(l)));
     }
     REQUIRE(out.add(kvtl::calibration_kind::nuq_keys, kvtl::level_table::levels, keys, true));
     REQUIRE(out.add(kvtl::calibration_kind::nuq_values, kvtl::level_table::levels, values));
