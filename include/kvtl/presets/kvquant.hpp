@@ -1,11 +1,11 @@
 // KVQuant: keys before RoPE with a range per channel, values with a range per token, levels that were fitted to the model, and the
 // numbers furthest out kept as they are.
 //
-// Paper: "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization" (Hooper et al. 2024). Composed here:
-// everything is attended and lies in memory. The first 4 and the last 32 entries are plain rows; the paper keeps the first one, its
-// code a few. `kvtl-calibrate` fits the ranges and the levels for 2, 3 and 4 bits to a text (compressor.bits). One number of a head
-// and token is an outlier where D = 64 (compressor.outliers). Deviations: policies/compress_nonuniform.hpp and
-// calibration/fit/level_fit.hpp.
+// Paper: "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization" (Hooper et al. 2024).
+// Composed here: everything is attended and lies in memory. The first 4 and the last 32 entries are plain rows; the paper
+// keeps the first one, its code a few. `kvtl-calibrate` fits the ranges and the levels for 2, 3 and 4 bits to a text
+// (compressor.bits). One number of a head and token is an outlier where D = 64 (compressor.outliers); 0.06 keeps four, which
+// needles needed. Deviations: policies/compress_nonuniform.hpp and calibration/fit/level_fit.hpp.
 //
 //   kvquant_4       4 bits: an entry of D = 64 takes 80 bytes instead of 256.
 //   kvquant_2       2 bits: 48 bytes.
