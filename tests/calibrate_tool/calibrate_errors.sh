@@ -52,8 +52,8 @@ expect 0 "" --version
 # A run: the file, the JSON, and the same bytes again.
 "$program" "${base[@]}" --rank 16 --max-tokens 600 --query-map --json a.json 2>err || complain "no calibration"
 # header and table, adapter 16 x 128, four bases and sizes of values 2 x 64 x 64, two 128 x 128, 2 x 8 pairs, five maps 256 x
-# 256; 6 layers
-bytes=$((11 * 64 + 6 * 16 * 128 * 4 + 5 * 6 * 2 * 64 * 64 * 4 + 2 * 6 * 128 * 128 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
+# 256, ranges and levels 2 x 128 + 28 and 28 in whole 64 bytes; 6 layers
+bytes=$((13 * 64 + 6 * 16 * 128 * 4 + 5 * 6 * 2 * 64 * 64 * 4 + 2 * 6 * 128 * 128 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4 + 6848 + 704))
 [ "$(wc -c <a.cal)" -eq "$bytes" ] || complain "a.cal has $(wc -c <a.cal) bytes instead of $bytes"
 grep -qx "kvtl-calibrate: tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), 2 threads" err || complain "no header"
 for key in '"tokens":600' '"rank":16' '"adapter_energy"' '"pca_energy_quarter"' '"pre_rope":false'; do

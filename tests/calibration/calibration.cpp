@@ -40,7 +40,8 @@ struct sample {
     std::vector<float> map = oracle::normal_values(16 * 16, 4);
     std::vector<float> joint_keys = oracle::normal_values(2 * 8 * 8, 5),
                        head_values = oracle::normal_values(2 * 2 * 4 * 4, 6),
-                       gated = oracle::normal_values(2 * 25 * 8, 7);
+                       gated = oracle::normal_values(2 * 25 * 8, 7),
+                       nuq = oracle::normal_values(2 * (16 + 28), 8);
 
     void write(const std::string& path, std::uint64_t id = fingerprint, bool of_entries = false) const {
         calibration_writer out(small, id);
@@ -59,6 +60,8 @@ struct sample {
             REQUIRE(out.add(kind::prefix_keys, 4, head_values));
             REQUIRE(out.add(kind::prefix_values, 4, head_values));
             REQUIRE(out.add(kind::value_norms, 4, pca));
+            REQUIRE(out.add(kind::nuq_keys, 28, nuq, true));
+            REQUIRE(out.add(kind::nuq_values, 28, std::span(nuq).first(2 * 28)));
         }
         REQUIRE(out.write(path));
     }
@@ -111,6 +114,10 @@ TEST_CASE("every section comes back where it belongs") {
     CHECK(v.rate(kind::prefix_keys) == 0.0F);
     CHECK(v.basis(kind::prefix_values, 1, 1).row(2)[1] == s.head_values[3 * 16 + 2 * 4 + 1]);
     CHECK(v.basis(kind::value_norms, 1, 0).row(3)[2] == s.pca[2 * 16 + 3 * 4 + 2]);
+    CHECK(v.layers(kind::nuq_keys) == 2);
+    CHECK(v.basis(kind::nuq_keys, 1, 0).dim == 16 + 28);
+    CHECK(v.basis(kind::nuq_keys, 1, 0).row(0)[43] == s.nuq[2 * 44 - 1]);
+    CHECK(v.basis(kind::nuq_values, 1, 0).row(0)[27] == s.nuq[2 * 28 - 1]);
     const gated_basis gated = v.gated(kind::gated_values, 1);
     for (std::size_t j = 0; j < 8; ++j)
         for (std::size_t i = 0; i < 8; ++i) {

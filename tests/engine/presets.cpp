@@ -63,6 +63,8 @@ struct tiny {
             o.settings.push_back({name, "compressor", "share", "1"});
         for (const char* name : {"palu", "matryoshka", "dynakv_lr", "snapkv_layer_then_dynakv_lr"})
             o.settings.push_back({name, "compressor", "rate", "1"});
+        for (const char* name : {"kvquant_4", "kvquant_2", "dynakv_kvquant"})
+            o.settings.push_back({name, "compressor", "outliers", "1"});
         for (const char* name : {"think", "snapkv_think"})
             o.settings.push_back({name, "compressor", "pruned", "0"});
         o.shards = 2;

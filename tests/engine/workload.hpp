@@ -93,6 +93,7 @@ class bases_file {
         require_ok(out.add(kind::head_values, model.head_dim, single()));
         require_ok(out.add(kind::prefix_keys, model.head_dim, single()));
         require_ok(out.add(kind::prefix_values, model.head_dim, single()));
+        add_levels(out, model, ++seed);
         std::vector<std::uint32_t> channels;
         for (std::uint32_t lane = 0; lane < model.layers * model.kv_heads; ++lane)
             for (std::uint32_t i = 0; i < pairs; ++i)

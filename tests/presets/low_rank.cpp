@@ -1,6 +1,8 @@
 // Presets of token_adaptive_rank: with every coefficient kept they are dense attention, whatever moved in between; with a
-// share of the energy they store what the shares say, and are close.
+// share of the energy they store what the shares say, and are close. KVQuant: with every number an outlier it is dense attention,
+// and codes of more bits are closer.
 // SPDX-License-Identifier: MIT
+#include <kvtl/presets/kvquant.hpp>
 #include <kvtl/presets/low_rank.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -39,7 +41,10 @@ template <class Preset> typename cache_of<Preset>::config config_for(const bases
     c.max_tokens = c.attend_tokens = 900;
     c.memory_bytes = std::size_t{16} << 20;
     c.calibration = file.path();
-    c.compressor.share = share;
+    if constexpr (requires { c.compressor.share; })
+        c.compressor.share = share;
+    else
+        c.compressor.outliers = share;
     return c;
 }
 
@@ -68,7 +73,8 @@ template <class Preset> std::size_t smallest_memory(const typename cache_of<Pres
 
 TEST_CASE_TEMPLATE("with every coefficient kept it is dense attention", P,
                    in_ram<kvtl::presets::dynakv_lr_energy>, in_ram<kvtl::presets::kvswap_lr>,
-                   in_ram<kvtl::presets::dynakv_head_lr>) {
+                   in_ram<kvtl::presets::dynakv_head_lr>, kvtl::presets::kvquant_4,
+                   in_ram<kvtl::presets::dynakv_kvquant>) {
     const bases file;
     for (const bool smallest : {false, true}) {
         auto c = config_for<P>(file, 1.0F);
@@ -217,6 +223,32 @@ TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::pr
     REQUIRE_FALSE(other.ok());
     CHECK(other.error().message.find("compressor.rate is 0.47; the gates were trained for 0.2") !=
           std::string::npos);
+}
+
+TEST_CASE_TEMPLATE("codes of KVQuant are closer with more bits, and take the bytes of their records", P,
+                   kvtl::presets::kvquant_4, in_ram<kvtl::presets::dynakv_kvquant>) {
+    const bases file;
+    const auto with = [&](std::uint32_t bits, float outliers) {
+        auto c = config_for<P>(file, outliers);
+        c.compressor.bits = bits;
+        return run<P>(c);
+    };
+    const outcome four = with(4, 0.01F), three = with(3, 0.01F), two = with(2, 0.01F);
+    CHECK(four.error > coded / 10);
+    CHECK(four.error < three.error);
+    CHECK(three.error < two.error);
+    if constexpr (!kvtl::retrieves<P>) {
+        // Of 740 tokens in each of four layer-heads, 688 have left the window, which does so 16 at a time.
+        CHECK(four.stats.kept_bytes == 4 * (688 * 80 + 52 * 256));
+        CHECK(two.stats.kept_bytes == 4 * (688 * 48 + 52 * 256));
+    }
+}
+
+TEST_CASE("kvquant_2 has codes of 2 bits") {
+    const bases file;
+    const auto two = config_for<kvtl::presets::kvquant_2>(file, 0.01F);
+    CHECK(two.compressor.bits == 2);
+    CHECK(config_for<kvtl::presets::kvquant_4>(file, 0.01F).compressor.bits == 4);
 }
 
 TEST_CASE("a preset of calibrated records says what it lacks") {

@@ -19,6 +19,7 @@
 #include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/kivi.hpp>
 #include <kvtl/presets/kv_direct.hpp>
+#include <kvtl/presets/kvquant.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
@@ -180,6 +181,9 @@ constexpr named typedefs[] = {
     TYPEDEF(kv_direct),
     TYPEDEF(kv_direct_f16),
     TYPEDEF(gear),
+    TYPEDEF(kvquant_4),
+    TYPEDEF(kvquant_2),
+    TYPEDEF(dynakv_kvquant),
     TYPEDEF(think),
     TYPEDEF(snapkv_think),
     TYPEDEF(specache),

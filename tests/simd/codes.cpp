@@ -226,4 +226,29 @@ TEST_CASE("sum_lookups") {
             }
 }
 
+TEST_CASE("expand_levels: the level that each code names, of 2, 3 and 4 bits") {
+    oracle::generator random(5);
+    const auto check = [&](auto bits) {
+        const auto level = oracle::normal_values<float>(std::size_t{1} << bits, bits);
+        for (const std::size_t n : {0U, 1U, 7U, 8U, 9U, 64U, 120U}) {
+            const std::size_t whole = (n + 7) / 8 * 8;
+            std::vector<std::byte> codes(whole / 8 * bits, std::byte{0});
+            std::vector<std::size_t> code(n);
+            for (std::size_t i = 0; i < n; ++i) {
+                code[i] = random.below(level.size());
+                for (std::size_t b = 0; b < bits; ++b)
+                    if ((code[i] >> b & 1U) != 0)
+                        codes[(i * bits + b) / 8] |= static_cast<std::byte>(1U << ((i * bits + b) % 8));
+            }
+            std::vector<float> out(whole + 1, -7.0F);
+            simd::expand_levels<bits>(codes.data(), n, level.data(), out.data());
+            for (std::size_t i = 0; i < n; ++i) CHECK(out[i] == level[code[i]]);
+            CHECK(out[whole] == -7.0F);
+        }
+    };
+    check(simd::constant<2>{});
+    check(simd::constant<3>{});
+    check(simd::constant<4>{});
+}
+
 } // namespace simd_codes_test

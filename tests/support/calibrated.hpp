@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -34,6 +35,36 @@ inline std::vector<float> random_gated_basis(std::size_t n, std::uint64_t seed) 
     return all;
 }
 
+/// Levels of non-uniform codes, of 2, 3 and 4 bits: ascending from -1 to 1, and with a larger bend closer in the middle.
+inline std::vector<float> curved_levels(float bend = 0.4F) {
+    std::vector<float> all;
+    for (std::uint32_t bits = kvtl::level_table::least_bits; bits <= kvtl::level_table::most_bits; ++bits)
+        for (std::uint32_t i = 0, n = kvtl::level_table::count(bits); i < n; ++i) {
+            const float even = 2.0F * static_cast<float>(i) / static_cast<float>(n - 1) - 1;
+            all.push_back(even * (1 - bend + bend * std::fabs(even)));
+        }
+    return all;
+}
+
+/// Ranges of channels for keys of normal numbers, different for every channel, and levels, of every layer.
+inline void add_levels(kvtl::calibration_writer& out, const kvtl::shape& model, std::uint64_t seed) {
+    std::vector<float> keys, values;
+    oracle::generator random(seed);
+    const auto append = [](std::vector<float>& to, const std::vector<float>& what) {
+        to.insert(to.end(), what.begin(), what.end());
+    };
+    for (std::uint32_t l = 0; l < model.layers; ++l) {
+        for (std::uint32_t c = 0; c < model.kv_heads * model.head_dim; ++c)
+            keys.push_back(static_cast<float>(random.below(9)) / 8 - 0.5F);
+        for (std::uint32_t c = 0; c < model.kv_heads * model.head_dim; ++c)
+            keys.push_back(static_cast<float>(random.below(9)) / 8 + 2);
+        append(keys, curved_levels(0.25F + 0.125F * static_cast<float>(l)));
+        append(values, curved_levels(0.375F + 0.125F * static_cast<float>(l)));
+    }
+    REQUIRE(out.add(kvtl::calibration_kind::nuq_keys, kvtl::level_table::levels, keys, true));
+    REQUIRE(out.add(kvtl::calibration_kind::nuq_values, kvtl::level_table::levels, values));
+}
+
 /// `basis` (n, n), orthonormal, as a gated kind of one layer, with a gate that keeps `rank` coefficients of every row.
 inline std::vector<float> level_gates(const std::vector<float>& basis, std::size_t n, std::size_t rank) {
     std::vector<float> all(basis);
@@ -43,7 +74,7 @@ inline std::vector<float> level_gates(const std::vector<float>& basis, std::size
     return all;
 }
 
-/// Joint adapter of `rank` and rotations for all kinds of bases, different for every layer and head.
+/// Joint adapter of `rank`, rotations for all kinds of bases and levels, different for every layer and head.
 inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& model, std::uint32_t rank,
                              std::uint64_t seed) {
     const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
@@ -74,6 +105,7 @@ inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& m
     REQUIRE(out.add(kvtl::calibration_kind::head_values, model.head_dim, skew));
     REQUIRE(out.add(kvtl::calibration_kind::prefix_keys, model.head_dim, skew));
     REQUIRE(out.add(kvtl::calibration_kind::prefix_values, model.head_dim, pca));
+    add_levels(out, model, ++seed);
 }
 /// The same as a file.
 inline void write_calibration(const std::string& path, const kvtl::shape& model, std::uint32_t rank,
@@ -97,6 +129,8 @@ class calibrated {
         REQUIRE(out.add_channels(count, pairs, pair_distance));
         load(out, model);
     }
+    /// What a test wrote itself.
+    calibrated(kvtl::calibration_writer& out, const kvtl::shape& model) { load(out, model); }
     [[nodiscard]] const kvtl::calibration_view& view() const { return content_.view(); }
 
   private:

@@ -82,8 +82,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--query-map", a.fit.query_map, "also fit the map from a layer's query to the next one's");
     app.add_flag(
         "--no-entries", a.no_entries,
-        "leave out the bases of whole entries, 2 (KV heads x head size)^2 numbers a layer, which only "
-        "policies with a low-rank compressor read");
+        "leave out the bases of whole entries, 2 (KV heads x head size)^2 numbers a layer, and the levels of "
+        "codes, which only policies with a low-rank compressor and those of KVQuant read");
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
     for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads"})

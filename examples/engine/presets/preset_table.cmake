@@ -55,6 +55,10 @@ set(KVTL_PRESET_TABLE
     "kivi_4 kivi compression 'KIVI: 4 bits, keys by channel and values by token, everything attended'"
     "kivi_2 kivi compression 'KIVI with 2 bits'"
     "gear gear compression 'GEAR: KIVI with 2 bits, and a low rank and outliers of what these lose'"
+    # Levels fitted to the model, keys before RoPE by channel
+    "kvquant_4 kvquant compression 'KVQuant: 4 bits with fitted levels, keys before RoPE, outliers apart'"
+    "kvquant_2 kvquant compression 'KVQuant with 2 bits'"
+    "dynakv_kvquant kvquant composition 'DynaKV over the entries of KVQuant, 4 bits'"
     # Keys without the channels that matter least
     "think think compression 'ThinK: keys without the channels that the last queries need least'"
     "snapkv_think think composition 'SnapKV, then ThinK over what it keeps'"

@@ -88,7 +88,7 @@ class calibration_view {
     [[nodiscard]] rows_view<float> skew_basis(std::uint32_t layer, std::uint32_t head) const noexcept {
         return block(calibration_kind::skew_basis, layer, head);
     }
-    /// (r, columns) of any other kind: block `head` of a layer, 0 where heads are joint.
+    /// (r, columns) of any other kind: block `head` of a layer, 0 where heads are joint. nuq_*: one row.
     [[nodiscard]] rows_view<float> basis(calibration_kind k, std::uint32_t layer,
                                          std::uint32_t head) const noexcept {
         return block(k, layer, head);
@@ -132,6 +132,7 @@ class calibration_view {
         }
         return {};
     }
+    [[nodiscard]] std::size_t layers(calibration_kind k) const noexcept { return at(k).extents.layers; }
     /// Bases per layer.
     [[nodiscard]] std::size_t heads(calibration_kind k) const noexcept { return at(k).extents.blocks; }
     /// (HQ*D, HQ*D), layer >= 1: row j dot the query of layer - 1 is element j of the query of `layer`.

@@ -22,6 +22,10 @@
 //         value_norms    per layer and KV head (D, D): rows a_i with sum (a_i . v)^2 = the mean over the head's query heads of
 //                        |W_o v|^2, W_o (M, D) what the output projection does to that head ("DefensiveKV")
 //         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
+//         nuq_keys       per layer (2 H*D + 28): of its keys before RoPE the middle of every channel, then its half range,
+//                        then the levels of codes of 2, 3 and 4 bits (level_table.hpp), for (x - middle) / half range
+//                        ("KVQuant")
+//         nuq_values     per layer (28): the levels of its values, whose middle and half range each token has
 // File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
 //         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels: u32); a
 //         value that is not finite is damage. The header names format version, element type, model shape and a
@@ -29,6 +33,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/level_table.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/simd/checksum.hpp>
 
@@ -61,13 +66,15 @@ enum class calibration_kind : std::uint32_t {
     gated_values,
     prefix_keys,
     prefix_values,
-    value_norms
+    value_norms,
+    nuq_keys,
+    nuq_values
 };
 
-inline constexpr std::array<std::string_view, 14> calibration_kind_names = {
-    "joint_adapter", "pca_basis",    "skew_basis",    "channels",    "query_map",
-    "joint_keys",    "joint_values", "head_keys",     "head_values", "gated_keys",
-    "gated_values",  "prefix_keys",  "prefix_values", "value_norms"};
+inline constexpr std::array<std::string_view, 16> calibration_kind_names = {
+    "joint_adapter", "pca_basis",   "skew_basis",  "channels",   "query_map",    "joint_keys",
+    "joint_values",  "head_keys",   "head_values", "gated_keys", "gated_values", "prefix_keys",
+    "prefix_values", "value_norms", "nuq_keys",    "nuq_values"};
 inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
 inline constexpr std::uint32_t calibration_format_version = 1;
 
@@ -116,7 +123,7 @@ static_assert(sizeof(calibration_header) == 64);
 /// One line of the table.
 struct calibration_section {
     calibration_kind kind = calibration_kind::joint_adapter;
-    std::uint32_t rank = 0;          ///< directions per block; channels: pairs per head
+    std::uint32_t rank = 0;          ///< directions per block; channels: pairs per head; nuq: levels
     std::uint32_t pre_rope = 0;      ///< 1: fitted to keys before RoPE
     std::uint32_t checksum = 0;      ///< of its bytes
     std::uint64_t offset = 0;        ///< in the file
@@ -156,6 +163,10 @@ struct calibration_extents {
         case calibration_kind::gated_keys:
         case calibration_kind::gated_values:
             return {s.layers, 1, 3 * key + 1, key};
+        case calibration_kind::nuq_keys:
+            return {s.layers, 1, 1, 2 * key + rank};
+        case calibration_kind::nuq_values:
+            return {s.layers, 1, 1, rank};
         default:
             return {s.layers, s.kv_heads, s.head_dim, s.head_dim};
         }
@@ -175,6 +186,9 @@ struct calibration_extents {
         case calibration_kind::gated_keys:
         case calibration_kind::gated_values:
             return {std::uint64_t{s.kv_heads} * s.head_dim, std::uint64_t{s.kv_heads} * s.head_dim};
+        case calibration_kind::nuq_keys:
+        case calibration_kind::nuq_values:
+            return {level_table::levels, level_table::levels};
         default:
             return {s.head_dim, s.head_dim};
         }
@@ -183,7 +197,8 @@ struct calibration_extents {
     [[nodiscard]] static constexpr bool has_directions(calibration_kind kind) noexcept {
         return kind != calibration_kind::channels && kind != calibration_kind::query_map &&
                kind != calibration_kind::gated_keys && kind != calibration_kind::gated_values &&
-               kind != calibration_kind::value_norms;
+               kind != calibration_kind::value_norms && kind != calibration_kind::nuq_keys &&
+               kind != calibration_kind::nuq_values;
     }
     [[nodiscard]] constexpr std::uint64_t numbers() const noexcept {
         return layers * blocks * rows * columns;

@@ -373,6 +373,159 @@ TEST_CASE("value norms are what the output projection makes of a value") {
           bases->value_norms.back());
 }
 
+namespace {
+
+/// Numbers in half ranges and their weights.
+struct weighted {
+    doubles y, weight;
+    [[nodiscard]] double error(const doubles& levels) const {
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            double least = 1e30;
+            for (const double l : levels) least = std::min(least, (y[i] - l) * (y[i] - l));
+            sum += weight[i] * least;
+        }
+        return sum;
+    }
+    /// The best of some k-means, each from random numbers, ascending.
+    [[nodiscard]] doubles best(std::size_t n) const {
+        oracle::generator random(n);
+        doubles found;
+        double least = 1e30;
+        for (int start = 0; start < 20; ++start) {
+            doubles levels(n);
+            for (double& l : levels) l = y[random.below(y.size())];
+            for (int turn = 0; turn < 30; ++turn) {
+                doubles sum(n, 0.0), all(n, 0.0);
+                for (std::size_t i = 0; i < y.size(); ++i) {
+                    std::size_t nearest = 0;
+                    for (std::size_t l = 1; l < n; ++l)
+                        if (std::fabs(y[i] - levels[l]) < std::fabs(y[i] - levels[nearest])) nearest = l;
+                    sum[nearest] += weight[i] * y[i], all[nearest] += weight[i];
+                }
+                for (std::size_t l = 0; l < n; ++l)
+                    if (all[l] > 0) levels[l] = sum[l] / all[l];
+            }
+            if (const double now = error(levels); now < least) least = now, found = levels;
+        }
+        std::sort(found.begin(), found.end());
+        return found;
+    }
+    void check(const float* table) const {
+        // Levels of 2 bits are those of k-means, stretched from the mean.
+        const doubles two(table, table + 4), means = best(4);
+        double all = 0, mean = 0, square = 0, product = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) all += weight[i], mean += weight[i] * y[i];
+        mean /= all;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            double nearest = means[0];
+            for (const double l : means)
+                if (std::fabs(y[i] - l) < std::fabs(y[i] - nearest)) nearest = l;
+            square += weight[i] * (y[i] - mean) * (y[i] - mean);
+            product += weight[i] * (y[i] - mean) * (nearest - mean);
+        }
+        CHECK(square > 1.02 * product);
+        for (std::size_t l = 0; l < 4; ++l)
+            CHECK(std::fabs(two[l] - std::clamp(mean + square / product * (means[l] - mean), -1.0, 1.0)) <
+                  0.03);
+        for (const std::size_t n : {8U, 16U}) {
+            const doubles levels(table + n - 4, table + 2 * n - 4);
+            CHECK(std::is_sorted(levels.begin(), levels.end()));
+            CHECK(levels.front() >= -1);
+            CHECK(levels.back() <= 1);
+            CHECK(error(levels) < 1.01 * error(best(n))); // bins are 1/256 wide
+        }
+    }
+};
+
+} // namespace
+
+TEST_CASE("ranges leave out 1 % of a channel, and levels have no larger error than k-means finds") {
+    constexpr std::size_t tokens = 401;
+    const auto keys = stretched(tokens, key_row, 80), values = stretched(tokens, key_row, 81);
+    calibration_fit f = make({});
+    for (std::uint32_t l = 0; l < 2; ++l) {
+        kvtl::layer_input in = samples(tokens).layer(l);
+        const kvtl::layer_input none;
+        in.q = none.q, in.k = keys, in.k_pre = l == 0 ? keys : values, in.v = values;
+        add(f, l, in);
+    }
+    const fitted_bases made = finish(f);
+    REQUIRE(made.nuq_keys.size() == 2 * (2 * key_row + 28));
+    REQUIRE(made.nuq_values.size() == 2 * 28);
+    const float* table = made.nuq_keys.data();
+    weighted all, of_values;
+    for (std::size_t c = 0; c < key_row; ++c) {
+        std::vector<float> column(tokens);
+        for (std::size_t t = 0; t < tokens; ++t) column[t] = keys[t * key_row + c];
+        std::sort(column.begin(), column.end());
+        const double least = static_cast<double>(column[2]), most = static_cast<double>(column[398]),
+                     half = (most - least) / 2;
+        CHECK(static_cast<double>(table[c]) == doctest::Approx((least + most) / 2).epsilon(1e-6));
+        CHECK(static_cast<double>(table[key_row + c]) == doctest::Approx(half).epsilon(1e-6));
+        for (std::size_t t = 2; t < 399; ++t) {
+            all.y.push_back((static_cast<double>(column[t]) - (least + most) / 2) / half);
+            all.weight.push_back(half * half);
+        }
+    }
+    all.check(table + 2 * key_row);
+    // Heads have 8 numbers, of which 1 % is none: all are within.
+    for (std::size_t at = 0; at < values.size(); at += dim) {
+        const auto [least, most] = std::minmax_element(&values[at], &values[at] + dim);
+        const double middle = (static_cast<double>(*least) + static_cast<double>(*most)) / 2,
+                     half = (static_cast<double>(*most) - static_cast<double>(*least)) / 2;
+        for (std::size_t d = 0; d < dim; ++d) {
+            of_values.y.push_back((static_cast<double>(values[at + d]) - middle) / half);
+            of_values.weight.push_back(half * half);
+        }
+    }
+    of_values.check(made.nuq_values.data());
+    const kvtl_test::scratch_folder here;
+    REQUIRE(made.write(here.file("a.cal"), 7));
+    const auto read = kvtl::calibration::load(here.file("a.cal"), small);
+    REQUIRE(read);
+    CHECK(read->view().pre_rope(kvtl::calibration_kind::nuq_keys));
+    CHECK(read->view().basis(kvtl::calibration_kind::nuq_keys, 1, 0).row(0)[2 * key_row + 27] ==
+          made.nuq_keys.back());
+    CHECK(read->view().basis(kvtl::calibration_kind::nuq_values, 1, 0).row(0)[27] == made.nuq_values.back());
+}
+
+TEST_CASE("levels are fitted to every second token of a long text, in whatever pieces it comes") {
+    constexpr std::size_t tokens = 2 * kvtl::level_fit::most_tokens - 3;
+    const auto keys = oracle::normal_values(tokens * key_row, 90), values = stretched(tokens, key_row, 91);
+    std::vector<float> second_keys, second_values;
+    for (std::size_t t = 0; t < tokens; t += 2) {
+        second_keys.insert(second_keys.end(), &keys[t * key_row], &keys[t * key_row] + key_row);
+        second_values.insert(second_values.end(), &values[t * key_row], &values[t * key_row] + key_row);
+    }
+    kvtl::level_fit whole(small), pieces(small), second(small);
+    whole.add(keys, values);
+    second.add(second_keys, second_values);
+    const std::size_t cut = 4999 * key_row;
+    pieces.add(std::span(keys).first(cut), std::span(values).first(cut));
+    pieces.add(std::span(keys).subspan(cut), std::span(values).subspan(cut));
+    const auto table = [](const kvtl::level_fit& f) {
+        std::vector<float> out;
+        f.append_keys(out), f.append_values(out);
+        return out;
+    };
+    CHECK(table(whole) == table(second));
+    CHECK(table(pieces) == table(second));
+}
+
+TEST_CASE("keys and values that never change have a range of 0 and evenly spaced levels") {
+    kvtl::level_fit fit(small);
+    const std::vector<float> same(10 * key_row, 3.0F);
+    fit.add(same, same);
+    std::vector<float> out;
+    fit.append_keys(out);
+    CHECK(out[0] == 3.0F);
+    CHECK(out[key_row] == 0.0F);
+    CHECK(out[2 * key_row] == -1.0F);
+    CHECK(out[2 * key_row + 2] == doctest::Approx(1.0 / 3));
+    CHECK(out.back() == 1.0F);
+}
+
 TEST_CASE("output projections that make no sense are refused, and some layers' alone") {
     calibration_fit f = make({});
     for (std::uint32_t l = 0; l < small.layers; ++l) add(f, l, samples(20).layer(l));

@@ -9,7 +9,7 @@
 //   if (auto s = bases->write("model.cal", fingerprint); !s) ...
 //
 // Texts are not kept: sums of outer products in double precision are, whose eigenvectors are the right singular vectors
-// of all rows together.
+// of all rows together, and of keys before RoPE and values a sample for the levels.
 //
 //   joint adapter  eigenvectors of sum k k^T over tokens, k (H*D): no other r directions keep more of the keys' energy
 //                  (Eckart and Young), and so for every prefix
@@ -22,9 +22,11 @@
 //   query map      least squares: the W with the smallest sum |q - W q_previous|^2 (+ a little ridge)
 //   value norms    where the output projection is given: of the mean of W_o^T W_o over a KV head's query heads the
 //                  eigenvectors, each times the root of its eigenvalue
+//   nuq keys, nuq values
+//                  ranges and levels of non-uniform codes (level_fit.hpp), where keys before RoPE and values are given
 //
-// Memory: (H*D)^2 doubles per layer, three times that with keys before RoPE and values; with the query map also
-//         2 (HQ*D)^2.
+// Memory: (H*D)^2 doubles per layer, three times that with keys before RoPE and values, and 2 H*D floats of each of up to
+//         4,096 tokens; with the query map also 2 (HQ*D)^2.
 // Cost:   per token and layer half as many multiply-adds; finish() some 9 n^3 for each basis of n directions.
 // Source: KVSwap §3.2; Loki §4; InfiniGen §4.2; FASA.
 // SPDX-License-Identifier: MIT
@@ -32,6 +34,7 @@
 
 #include <kvtl/calibration/fit/dense_algebra.hpp>
 #include <kvtl/calibration/fit/fitted_bases.hpp>
+#include <kvtl/calibration/fit/level_fit.hpp>
 #include <kvtl/calibration/fit/pair_agreement.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/views.hpp>
@@ -65,7 +68,7 @@ class calibration_fit {
     [[nodiscard]] const shape& model() const noexcept { return shape_; }
 
     /// One text, or the next piece of one, in one layer. k (T, H, D), or with pre_rope k_pre; q (T, HQ, D) for skew basis,
-    /// channels and query map; v and k_pre (T, H, D) for the bases of entries. What is not wanted may stay empty, in all
+    /// channels and query map; v and k_pre (T, H, D) for the bases and levels of entries. What is not wanted may stay empty, in all
     /// calls alike. Layers of a text come in order where a query map is fitted. A call that fails changes nothing.
     [[nodiscard]] status add(std::uint32_t layer, const layer_input& in) {
         if (layer >= shape_.layers)
@@ -117,6 +120,7 @@ class calibration_fit {
             to.tokens_of_entries += tokens;
             grow(to.keys_before, in.k_pre, key_row);
             grow(to.values, v, key_row);
+            to.levels.add(in.k_pre, v);
         }
         if (!q.empty()) add_queries(to, k, q, tokens);
         if (options_.query_map) {
@@ -187,6 +191,7 @@ class calibration_fit {
         double asked = 0;                    ///< queries asked per KV head
         std::vector<double> previous, cross; ///< (HQ*D, HQ*D): q_prev q_prev^T (upper half), q q_prev^T
         double query_energy = 0;
+        level_fit levels;
         std::vector<double> outputs; ///< (H, D, D), upper half: sum of W_o^T W_o over a KV head's group
     };
 
@@ -194,6 +199,7 @@ class calibration_fit {
         : shape_(model), options_(options), layers_(model.layers) {
         for (sums& s : layers_) {
             s.queries.resize(model.kv_heads);
+            s.levels = level_fit(model);
             if (options.pair_distance != 0) s.pairs = pair_agreement(model, options.pair_distance);
         }
     }
@@ -287,6 +293,8 @@ class calibration_fit {
         };
         energy.joint_keys_quarter = fit(from.keys_before, out.joint_keys, out.head_keys);
         energy.joint_values_quarter = fit(from.values, out.joint_values, out.head_values);
+        from.levels.append_keys(out.nuq_keys);
+        from.levels.append_values(out.nuq_values);
     }
 
     void fit_queries(const sums& from, fitted_bases& out, layer_energy& energy) const {

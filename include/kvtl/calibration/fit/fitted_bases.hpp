@@ -47,6 +47,7 @@ struct fitted_bases {
     std::vector<std::uint32_t> channels;         ///< (L, H, n)
     std::vector<float> query_map;                ///< (L-1, HQ*D, HQ*D)
     std::vector<float> value_norms;              ///< (L, H, D, D)
+    std::vector<float> nuq_keys, nuq_values;     ///< (L, 2 H*D + 28), (L, 28)
     std::vector<layer_energy> energy;            ///< (L)
 
     /// `fingerprint`: any number that stands for the model's weights, as config.calibration_model has it; 0 for every
@@ -68,7 +69,9 @@ struct fitted_bases {
               part{kind::joint_keys, width, joint_keys, true},
               part{kind::joint_values, width, joint_values, false},
               part{kind::head_keys, dim, head_keys, true}, part{kind::head_values, dim, head_values, false},
-              part{kind::value_norms, dim, value_norms, false}})
+              part{kind::value_norms, dim, value_norms, false},
+              part{kind::nuq_keys, level_table::levels, nuq_keys, true},
+              part{kind::nuq_values, level_table::levels, nuq_values, false}})
             if (!s.values.empty())
                 if (status done = file.add(s.kind, s.rank, s.values, s.pre_rope); !done) return done;
         if (!channels.empty())
