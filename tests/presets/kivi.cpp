@@ -5,6 +5,7 @@
 #include <kvtl/presets/kivi.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace kivi_test {
 
@@ -66,6 +67,32 @@ TEST_CASE("entries are counted as their share of a record of 32 tokens") {
                   rows = run<plain<kvtl::presets::kivi_2>>(600, 100);
     CHECK(gear.stats.chosen_bytes * 256 * 32 ==
           rows.stats.chosen_bytes * 2 * (24 * 32 + 2 * (32 + 64) * 2 + 41 * 4));
+}
+
+TEST_CASE("a sequence is saved whose pages are no power of two bytes long") {
+    using cache_type = kvtl::kv_manager<in_ram<kvtl::presets::kivi_4>>;
+    const scratch_folder folder;
+    typename cache_type::config c;
+    c.shape = {1, 8, 8, 64};
+    c.max_tokens = 400;
+    c.max_sequences = 2;
+    c.attend_tokens = 200;
+    c.memory_bytes = std::size_t{16} << 20;
+    const drift data(c.shape, c.max_tokens, 3);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(300);
+    const auto saved = cache.save(one.id(), folder.file("seq"));
+    REQUIRE_MESSAGE(saved.ok(), (saved.ok() ? std::string() : saved.error().message));
+    const auto loaded = cache.load(folder.file("seq"));
+    REQUIRE_MESSAGE(loaded.ok(), (loaded.ok() ? std::string() : loaded.error().message));
+    CHECK(kvtl::saved_file::open(folder.file("seq"))->facts().page_bytes == 20480);
+    for (std::size_t t = 300; t < 320; ++t) {
+        std::vector<float> a(data.query_floats()), b(a.size());
+        require_ok(cache.attend(one.id(), 0, data.input(0, t), a));
+        require_ok(cache.attend(loaded->seq, 0, data.input(0, t), b));
+        CHECK(same_bits(a, b));
+    }
 }
 
 TEST_CASE("groups that cut a record are refused, with the valid sizes") {

@@ -72,7 +72,7 @@ void overwrite(const std::string& path, const std::string& bytes) {
 TEST_CASE("random sections and pages come back, in all sizes of pages") {
     const scratch_folder folder;
     std::mt19937_64 random(5);
-    for (const std::uint32_t page : {4096U, 16384U, 65536U}) {
+    for (const std::uint32_t page : {4096U, 20480U, 65536U, kvtl::most_page_bytes}) {
         const std::string path = folder.file("seq" + std::to_string(page));
         const auto m = saved_model::next({}, random, 1500000, 3, 40); // sections of up to three pieces
         auto file = created(path, page);
@@ -489,12 +489,12 @@ TEST_CASE("what is no saved file is refused in a line and left alone") {
         for (const std::size_t slot : {0U, 1U}) {
             saved_superblock s;
             std::memcpy(&s, bad.data() + slot * 4096, sizeof s);
-            s.page_bytes = 12288;
+            s.page_bytes = 12000;
             s.checksum = superblock_checksum(s);
             std::memcpy(bad.data() + slot * 4096, &s, sizeof s);
         }
         overwrite(path, bad);
-        check_refused(saved_file::open(path), errc::file_refused, path, "pages of 12288 bytes");
+        check_refused(saved_file::open(path), errc::file_refused, path, "pages of 12000 bytes");
     }
     for (const std::size_t length :
          {std::size_t{100}, std::size_t{4096}, std::size_t{5000}, good.size() - 4096, good.size() - 1}) {

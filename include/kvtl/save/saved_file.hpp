@@ -81,7 +81,7 @@ template <file_ops Ops> struct open_file {
 template <file_ops Ops = posix_file_ops> class basic_saved_file {
   public:
     /// A new file, which takes the name `path` when it is first published. A saved file of that name stays until then.
-    /// \param page_bytes the block, and the length of a page: a power of two from 4096 to 65536
+    /// \param page_bytes the block, and the length of a page: a multiple of 4096 up to 256 KiB
     [[nodiscard, gnu::cold]] static result<basic_saved_file>
     create(const std::string& path, std::uint32_t page_bytes = 4096, Ops ops = {}) {
         basic_saved_file file(path, std::move(ops));
@@ -341,8 +341,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
 
     [[nodiscard]] status begin_draft(std::uint32_t page_bytes) {
         if (!valid_page_bytes(page_bytes))
-            return fail(errc::invalid_argument, "page_bytes is %u; valid: a power of two from 4096 to 65536",
-                        page_bytes);
+            return fail(errc::invalid_argument, "page_bytes is %u; valid: a multiple of %u up to %u",
+                        page_bytes, page_step, most_page_bytes);
         std::optional<file_facts> there;
         if (auto s = resolve(there); !s) return s;
         if (there) { // and it stays locked until it is replaced
@@ -488,7 +488,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         saved_superblock found[2];
         status first = superblock_at(0, 0, found[0]), second = first;
         if (first) second = superblock_at(1, found[0].page_bytes, found[1]);
-        for (std::uint32_t page = 4096; !first && !second && page <= 65536; page *= 2) {
+        for (std::uint32_t page = page_step; !first && !second && page <= most_page_bytes;
+             page += page_step) {
             second = superblock_at(1, page, found[1]); // where it stands depends on what the first one says
             if (second && found[1].page_bytes != page) second = first;
         }

@@ -18,7 +18,6 @@
 #include <kvtl/simd/checksum.hpp>
 
 #include <array>
-#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -114,8 +113,10 @@ struct saved_owner {
         std::as_bytes(std::span(&s, 1)));
 }
 
+/// Pages of a store that has records of several entries are as long as these need.
+inline constexpr std::uint32_t page_step = 4096, most_page_bytes = 256U << 10;
 [[nodiscard]] constexpr bool valid_page_bytes(std::uint32_t bytes) noexcept {
-    return std::has_single_bit(bytes) && bytes >= 4096 && bytes <= 65536;
+    return bytes % page_step == 0 && bytes >= page_step && bytes <= most_page_bytes;
 }
 
 /// Whether `s` may be the superblock that stands in block `slot`; the text says what to do.
@@ -133,8 +134,8 @@ struct saved_owner {
     if (s.checksum != superblock_checksum(s) || s.generation % 2 != slot)
         return status::failure(errc::corrupt, "its superblocks are damaged; restore a copy, or save it anew");
     if (!valid_page_bytes(s.page_bytes))
-        return status::failure(errc::file_refused,
-                               "pages of %u bytes; valid: a power of two from 4096 to 65536", s.page_bytes);
+        return status::failure(errc::file_refused, "pages of %u bytes; valid: a multiple of %u up to %u",
+                               s.page_bytes, page_step, most_page_bytes);
     return {};
 }
 

@@ -106,7 +106,6 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
   private:
     static constexpr std::size_t chunks_at_once = 4, most_signposts = 4096, most_candidates = 512,
                                  most_tried = 4, most_names = 100;
-    static constexpr std::size_t head_bytes = std::size_t{128} << 10; ///< superblocks of the largest pages
 
     explicit remote_tier(Blobs blobs, remote_config c, Ops ops)
         : blobs_(std::move(blobs)), config_(std::move(c)), ops_(std::move(ops)) {}
@@ -389,9 +388,16 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
         }
         return done;
     }
+    /// Both superblocks; fewer of a file that has none.
     [[nodiscard]] std::vector<std::byte> head_of(int fd) {
-        std::vector<std::byte> head(head_bytes);
-        head.resize(read_some(fd, head, 0));
+        constexpr std::size_t one = sizeof(saved_superblock);
+        std::vector<std::byte> head(2 * one);
+        saved_superblock first;
+        head.resize(read_some(fd, std::span(head).first(one), 0));
+        if (head.size() < one) return head;
+        std::memcpy(&first, head.data(), one);
+        head.resize(2 * one);
+        head.resize(one + read_some(fd, std::span(head).subspan(one), first.page_bytes));
         return head;
     }
     /// Empty where the file has become shorter.
