@@ -64,10 +64,13 @@ class bench {
         : file_(path), model_(file_), words_(file_), turns_(turns), again_(model_, max_tokens()) {
         std::ifstream prose(KVTL_PROSE_FILE);
         prose_ = words_.encode(std::string(std::istreambuf_iterator<char>(prose), {}));
-        if (max_tokens() > model_.hyper().context || prose_.size() < turns_ * asked)
-            throw engine::bad_input(
-                "TURNS is " + std::to_string(turns_) + "; valid: 1 to " +
-                std::to_string(std::min(model_.hyper().context / (asked + answered), prose_.size() / asked)));
+        const std::size_t turn = asked + answered,
+                          most = std::min(model_.hyper().context / turn, prose_.size() / asked);
+        std::size_t least = 1;
+        while (fewest_kept(least * turn) < 40) ++least; // sinks and a window of 32, and some more
+        if (turns_ < least || turns_ > most)
+            throw engine::bad_input("TURNS is " + std::to_string(turns_) +
+                                    "; valid: " + std::to_string(least) + " to " + std::to_string(most));
     }
 
     void run() {
@@ -90,7 +93,7 @@ class bench {
         print("kv_direct", all, direct, play(*opened<kvtl::kv_direct>(), false, &full_.answers));
         print("kv_direct_f16", all, play(*opened<kvtl::kv_direct_f16>(), false, nullptr),
               play(*opened<kvtl::kv_direct_f16>(), false, &full_.answers));
-        for (const std::size_t keep : {all * 4 * h.width / entry, all * 2 * h.width / entry})
+        for (const std::size_t keep : {all * 4 * h.width / entry, fewest_kept(all)})
             for (const char* policy : {"h2o", "streaming_llm", "snapkv_group", "tova", "window_only"}) {
                 const bool anew = std::string_view(policy) == "snapkv_group";
                 const auto own = play(*registered(policy, keep), anew, nullptr);
@@ -103,6 +106,11 @@ class bench {
     }
 
   private:
+    /// Entries that have the bytes of one input of f16 numbers per token.
+    [[nodiscard]] std::size_t fewest_kept(std::size_t tokens) const {
+        const auto& h = model_.hyper();
+        return tokens * h.width / (std::size_t{2} * h.shape.layers * h.shape.kv_heads * h.shape.head_dim);
+    }
     [[nodiscard]] std::size_t max_tokens() const { return turns_ * (asked + answered); }
 
     [[nodiscard]] std::unique_ptr<engine::kv_cache> registered(const std::string& policy,
@@ -209,7 +217,7 @@ class bench {
 int main(int argc, char** argv) {
     const std::size_t turns = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 20;
     if (argc < 2 || argc > 3 || turns == 0) {
-        std::fprintf(stderr, "kvtl-kv-direct: usage: MODEL.gguf [TURNS], TURNS 1 and more\n");
+        std::fprintf(stderr, "kvtl-kv-direct: usage: MODEL.gguf [TURNS], TURNS a positive number\n");
         return 2;
     }
     try {

@@ -30,7 +30,8 @@ constexpr std::size_t k_row(const kvtl::shape& s) {
     return std::size_t{s.kv_heads} * s.head_dim;
 }
 
-/// A cache of which the steps attend 512 tokens. memory: of one that has storage; others get all that their entries take.
+/// A cache of which the steps attend 512 tokens. memory: of one that has storage; others get what their
+/// entries take beside the least of the policy.
 inline kvtl::result<std::unique_ptr<engine::kv_cache>> open(const std::string& policy, const kvtl::shape& s,
                                                             std::size_t tokens, std::size_t sequences,
                                                             std::size_t memory, const std::string& path) {
@@ -40,11 +41,14 @@ inline kvtl::result<std::unique_ptr<engine::kv_cache>> open(const std::string& p
     o.max_tokens = tokens;
     o.max_sequences = sequences;
     o.attend_tokens = 512;
-    o.memory_bytes = engine::policy_wants(policy).retrieves
-                         ? memory
-                         : sequences * tokens * s.layers * 2 * k_row(s) * sizeof(float);
     o.io = "uring";
     o.path = path;
+    o.memory_bytes = memory;
+    if (!engine::policy_wants(policy).retrieves) {
+        const auto least = engine::least_memory(o);
+        if (!least) return least.error();
+        o.memory_bytes = least->total() + sequences * tokens * s.layers * 2 * k_row(s) * sizeof(float);
+    }
     return engine::open_cache(o);
 }
 

@@ -16,7 +16,7 @@
 //   Llama 3 8B       4,096   1,024   4,096 B    8,196 B
 //
 // Deviation: the paper keeps one residual per token for all layers (5 KB on Gemma 3 4B). That takes a forward pass over all
-// tokens for each step, which is the engine's to do and needs no cache (bench/results/papers/abstracts.md).
+// tokens for each step, which is the engine's to do and needs no cache (bench/results/log/kv_direct.md).
 //
 // Set config.compressor.recompute, .engine and .width (policies/compress_recomputed.hpp). Needs engine_input::x.
 // SPDX-License-Identifier: MIT

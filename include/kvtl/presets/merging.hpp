@@ -19,7 +19,7 @@
 //              - The paper does not join the entries with most attention. `unmerged` is their part of what
 //                is kept; 0 loses least here (bench/results/log/merging.md).
 //              - A prompt is merged once, and decoded entries stay. Half of the entries are the most recent
-//                ones: with a window of 8 the divergence on text is 3 times as large.
+//                ones: with a window of 8 the divergence on text is about 4 times as large.
 //   cam        CaM: as h2o, but the value of an entry that leaves is spread over the next 32 kept tokens, with
 //              probability a / max a, where a is the attention received so far (as in its published code; the
 //              paper divides by a mean). Deviation: the draws depend on a seed, the token and its key, so that runs
