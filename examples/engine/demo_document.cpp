@@ -247,7 +247,7 @@ dialogue document_writer::write_dialogue(const document_plan& plan, std::size_t 
     };
     const auto speaker = [](std::size_t turn) { return std::string(turn % 2 == 0 ? "Ann: " : "Ben: "); };
 
-    std::size_t used = overhead_ + length(question_about(out.facts.front()));
+    std::size_t used = overhead_ + (out.facts.empty() ? 0 : length(question_about(out.facts.front())));
     for (const fact& f : out.facts) used += length(f.sentence());
     std::vector<std::string> lines;
     std::size_t topic = d.below(topics), more = 1 + d.below(3);

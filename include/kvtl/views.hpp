@@ -144,7 +144,7 @@ struct layer_input {
     /// instead.
     bool last_chunk = true;
     /// prefill() only, where the preset evicts after each chunk: the last tokens of the chunk that attend what comes before
-    /// them and do not stay, such as those whose queries are the probe. Their positions are free again.
+    /// them and do not stay, such as those whose queries are the probe. Their positions are free again; max_tokens and prefill_tokens have room for them.
     std::uint32_t passing = 0;
 
     /// The input of tokens [first, first + n) of `total`: the same rows of every tensor that has a row per

@@ -1,5 +1,6 @@
 // Presets to which the engine says what will matter: what they keep is what it said, and in nothing else do
 // they differ from the presets that they are compared with. SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/snapkv.hpp>
 
@@ -79,8 +80,9 @@ struct probed_chunk {
     }
 };
 
-block_cache::config blocks_of(std::size_t keep, std::size_t chunk, std::size_t max_tokens = 400) {
-    auto c = sized<block_cache>(keep, kvtl::engine_input::probe);
+template <class Cache = block_cache>
+typename Cache::config blocks_of(std::size_t keep, std::size_t chunk, std::size_t max_tokens = 400) {
+    auto c = sized<Cache>(keep, kvtl::engine_input::probe);
     c.max_tokens = max_tokens;
     c.prefill_tokens = keep + chunk + probe_tokens;
     c.window_tokens = 8, c.sink_tokens = 4;
@@ -88,9 +90,9 @@ block_cache::config blocks_of(std::size_t keep, std::size_t chunk, std::size_t m
 }
 
 /// A prompt of n tokens in chunks; seen(layer, first, tokens, outputs) after each chunk of a layer.
-template <class Seen>
-void feed_blocks(block_cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t n,
-                 std::size_t chunk, Seen&& seen) {
+template <class Cache, class Seen>
+void feed_blocks(Cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t n, std::size_t chunk,
+                 Seen&& seen) {
     for (std::size_t done = 0; done < n;) {
         const std::size_t some = std::min(chunk, n - done);
         for (std::size_t l = 0; l < data.shape().layers; ++l) {
@@ -227,6 +229,31 @@ TEST_CASE("epicache: memory does not grow with the prompt") {
     CHECK(far - near <= 39600 / 16 * 4 + 64);
 }
 
+namespace {
+struct by_layers : kvtl::presets::epicache {
+    using budget = kvtl::presets::pyramidkv::budget;
+};
+} // namespace
+
+TEST_CASE("epicache with a budget that divides by layers keeps it after each chunk, in its least memory") {
+    using cache_type = cache_with<by_layers, kvtl::engine_input::probe>;
+    const drift data(small, 400, 77);
+    auto c = blocks_of<cache_type>(40, 90);
+    c.prefill_tokens += 40; // a layer may keep more than the mean
+    c.memory_bytes = least_memory<cache_type>(c);
+    auto cache = open_cache<cache_type>(c);
+    const auto seq = *cache.begin();
+    std::vector<std::size_t> held(small.layers, 0);
+    feed_blocks(cache, seq, data, 300, 90,
+                [&](std::size_t l, std::size_t first, std::size_t, const std::vector<float>&) {
+                    const std::size_t now = kept(cache, seq, l, 0).size();
+                    if (first >= 90) CHECK(now == held[l]);
+                    held[l] = now;
+                });
+    CHECK(held[0] > held[1]);
+    CHECK(held[0] + held[1] == 80);
+}
+
 TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
     const drift data(small, 400, 76);
     auto cache = open_cache<block_cache>(blocks_of(52, 40));
@@ -238,29 +265,41 @@ TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
         CHECK_FALSE(s.ok());
         CHECK_MESSAGE(std::string(s.what()).find(words) != std::string::npos, std::string(s.what()));
     };
-    feed_blocks(cache, seq, data, 120, 40,
-                [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& o) {
-                    CHECK(truth.take(l, first, n, o) < exact);
-                    if (l == 0 || first + n == 120) return;
-                    probed_chunk next(data, 0, first + n, 40, false);
-                    kvtl::layer_input in = next.in;
-                    in.probe = {};
-                    refused(in, 46, "probe has 0 numbers; valid: a positive multiple of");
-                    in.probe = next.in.probe.first(130);
-                    refused(in, 46, "probe has 130 numbers; valid: a positive multiple of");
-                    in = next.in, in.passing = 46;
-                    refused(in, 46, "passing is 46 of 46 tokens; valid: 0 to 45");
-                    const probed_chunk longer(data, 0, first + n, 60, false);
-                    refused(longer.in, 66, "the chunk has 66 tokens beside");
-                    const kvtl::batch_part part{seq, 46, kvtl::part_kind::prompt};
-                    const auto s = cache.forward(std::span(&part, 1), 0, next.in,
-                                                 std::span(out).first(46 * data.query_floats()));
-                    CHECK(std::string(s.what()).find("passing is 6; valid: 0 in a batch") !=
-                          std::string::npos);
-                });
+    feed_blocks(
+        cache, seq, data, 120, 40,
+        [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& o) {
+            CHECK(truth.take(l, first, n, o) < exact);
+            if (l == 0 || first + n == 120) return;
+            probed_chunk next(data, 0, first + n, 40, false);
+            kvtl::layer_input in = next.in;
+            in.probe = {};
+            refused(in, 46, "probe has 0 numbers; valid: a positive multiple of");
+            in.probe = next.in.probe.first(130);
+            refused(in, 46, "probe has 130 numbers; valid: a positive multiple of");
+            in = next.in, in.passing = 46;
+            refused(in, 46, "passing is 46 of 46 tokens; valid: 0 to 45");
+            const probed_chunk longer(data, 0, first + n, 60, false);
+            refused(longer.in, 66, "the chunk has 66 tokens beside");
+            const kvtl::batch_part part{seq, 46, kvtl::part_kind::prompt};
+            const auto s = cache.forward(std::span(&part, 1), 0, next.in,
+                                         std::span(out).first(46 * data.query_floats()));
+            CHECK(std::string(s.what()).find("passing is 6; valid: 0, except in a chunk of a prompt") !=
+                  std::string::npos);
+            const kvtl::batch_part halves[] = {{seq, 20, kvtl::part_kind::prompt},
+                                               {seq, 26, kvtl::part_kind::prompt}};
+            in = next.in, in.passing = 0;
+            const auto two = cache.forward(halves, 0, in, std::span(out).first(46 * data.query_floats()));
+            CHECK(std::string(two.what()).find("probe is of one prompt and 2 parts are of one; valid: one") !=
+                  std::string::npos);
+        });
     for (std::size_t l = 0; l < 2; ++l)
         for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth.held(l, h));
     refused(probed_chunk(data, 0, 120, 40, true).in, 46, "valid: 0 behind a prompt that is complete");
+    auto draft = data.input(0, 120, 3);
+    draft.passing = 2;
+    const auto stayed = cache.attend(seq, 0, draft, std::span(out).first(3 * data.query_floats()));
+    CHECK(std::string(stayed.what()).find("passing is 2; valid: 0, except in a chunk of a prompt") !=
+          std::string::npos);
 
     using whole = cache_with<kvtl::presets::lookahead_probe, kvtl::engine_input::probe>;
     auto other = open_cache<whole>(sized<whole>(52, kvtl::engine_input::probe));

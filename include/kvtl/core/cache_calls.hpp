@@ -132,6 +132,7 @@ template <element E> class cache_calls {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("attend", in, out, true, tokens); !e) return e;
             if (status e = core_->calls.outputs("attend", in, out, tokens); !e) return e;
+            if (status e = core_->calls.all_stay("attend", in); !e) return e;
             if (status e = check_token("attend", s, seq, layer, tokens); !e) return e;
             return s.attend(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
                             core_->layers.completes(layer));
@@ -185,6 +186,7 @@ template <element E> class cache_calls {
                                        layer, owner);
             std::size_t tokens = 0;
             if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
+            if (status e = core_->calls.all_stay("append", in); !e) return e;
             if (status e = check_token("append", s, seq, layer, 1); !e) return e;
             return s.append(seq.slot, l, in);
         });

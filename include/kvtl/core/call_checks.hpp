@@ -64,8 +64,9 @@ template <element E> struct call_checks {
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
     std::uint32_t query_heads = 0;
-    bool reads_probe = false;   ///< the preset looks at layer_input::probe
-    bool takes_passing = false; ///< and at layer_input::passing
+    bool reads_probe = false;     ///< the preset looks at layer_input::probe,
+    bool evicts_by_chunk = false; ///< of every chunk of a prompt,
+    bool takes_passing = false;   ///< and at layer_input::passing
     sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
@@ -139,6 +140,13 @@ template <element E> struct call_checks {
                                    call, in.passing, tokens, tokens - 1);
         return {};
     }
+    /// Of other calls: all tokens stay.
+    [[nodiscard]] status all_stay(const char* call, const layer_input& in) const noexcept {
+        if (in.passing == 0) return {};
+        return status::failure(errc::invalid_argument,
+                               "%s: passing is %u; valid: 0, except in a chunk of a prompt", call,
+                               in.passing);
+    }
     /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
     [[nodiscard]] status outputs(const char* call, const layer_input& in, const tensor_span& out,
                                  std::size_t tokens) const noexcept {
@@ -155,7 +163,7 @@ template <element E> struct call_checks {
                                const tensor_span& out) const noexcept {
         std::size_t tokens = 0, prompts = 0;
         for (const batch_part& p : parts) {
-            prompts += p.kind == part_kind::last_of_prompt;
+            prompts += evicts_by_chunk ? p.kind != part_kind::decode : p.kind == part_kind::last_of_prompt;
             if (status s = sequence(call, p.seq); !s) return s;
             if (p.kind == part_kind::decode && out.empty())
                 return status::failure(errc::invalid_argument,
@@ -168,11 +176,9 @@ template <element E> struct call_checks {
         }
         if (reads_probe && !in.probe.empty() && prompts > 1)
             return status::failure(errc::invalid_argument,
-                                   "%s: probe is of one prompt and %zu parts end one; valid: one", call,
-                                   prompts);
-        if (in.passing != 0)
-            return status::failure(errc::invalid_argument, "%s: passing is %u; valid: 0 in a batch", call,
-                                   in.passing);
+                                   "%s: probe is of one prompt and %zu parts %s one; valid: one", call,
+                                   prompts, evicts_by_chunk ? "are of" : "end");
+        if (status s = all_stay(call, in); !s) return s;
         if (parts.empty() || in.k.size() != tokens * key_floats)
             return status::failure(errc::invalid_argument,
                                    "%s: k has %zu numbers and %zu parts with %zu tokens; valid: one part and "

@@ -289,7 +289,9 @@ template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
 template <class T>
 concept streaming_agrees = !T::retention::score::evicts_in_prompt || (!T::budget::late && !requires {
     requires T::retention::counts;
-} && (!evicts_by_chunk<T>() || (!T::retention::merges && T::compressor::rows_are_records)));
+} && (!evicts_by_chunk<T>() || (!T::retention::merges && T::compressor::rows_are_records && !requires {
+    requires T::retention::score::drops_unwanted;
+})));
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||

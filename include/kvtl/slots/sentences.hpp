@@ -193,7 +193,7 @@ template <class T> consteval void explain_dropping() {
         holds(streaming_agrees<T>),
         "[kvtl] retention: this score evicts while the prompt comes in, so it needs a budget that is "
         "not late, and drop<..> or a rule of merge_into<..> without counts; one that evicts after each "
-        "chunk needs drop<..> and raw entries");
+        "chunk needs drop<..>, raw entries, and a score that leaves no room unused");
     static_assert(
         holds(demotion_agrees<T>),
         "[kvtl] retention: demoted entries stay in rows in memory, at their positions; use a score that does "

@@ -10,6 +10,7 @@
 // What:    the engine embeds windows of a few utterances, and later a question. Embeddings are compared by their directions:
 //          k-means groups those of the windows, and a question belongs to the episode with the nearest mean. Medoids are the
 //          windows nearest to that mean; their text stands for what the episode will be asked.
+//          Caches of one conversation's episodes have the same tokens. A prefix_store tells them apart by prefix_space::input.
 // Shapes:  embeddings (N, W) f32, N windows. Caches are ordinary sequences of any cache; nothing here refers to them.
 // Cost:    `starts` times 100 N E W multiply-adds at most; E comparisons for a question. Cold; memory is allocated.
 // Errors:  a shape that does not fit, a number that is not finite, and an episode that is not there. Nothing is changed.

@@ -88,7 +88,9 @@ template <class Types> class prompt_eviction {
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
         const std::uint32_t sinks = std::min(total, book_->plan.sinks),
                             window = std::min(total - sinks, book_->plan.window), n = total - sinks - window;
-        const std::uint32_t allowed = std::min(n, book_->budget.provisional(layer, n));
+        // What is left of earlier chunks differs by layer and says nothing of the prompt's length.
+        const std::uint32_t allowed =
+            std::min(n, book_->budget.provisional(layer, Types::evicts_by_chunk ? none : n));
         const std::uint32_t want =
             count * (blocks_for(sinks + window + allowed) + (Types::demotes ? 2U : 0U));
         if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
@@ -272,9 +274,10 @@ template <class Types> class prompt_eviction {
     void load_scores(kept_lane& lane, std::uint32_t i, std::uint32_t before, std::uint32_t tokens) noexcept {
         const std::span<float> scores = book_->board(i, before + tokens);
         const rows held = book_->open(lane);
-        for (std::uint32_t t = 0; t < before; ++t) scores[t] = held.score(t);
+        const std::uint32_t scored = Types::evicts_by_chunk ? 0 : before; // else all are scored anew
+        for (std::uint32_t t = 0; t < scored; ++t) scores[t] = held.score(t);
         if constexpr (score::source != score_source::arrival)
-            std::fill(scores.begin() + before, scores.end(), 0.0F);
+            std::fill(scores.begin() + scored, scores.end(), 0.0F);
     }
     /// Row `from` of the work area becomes a row of the lane, for token number `token`.
     std::uint32_t put(const rows& held, std::uint32_t from, std::uint32_t token) noexcept {
@@ -511,7 +514,8 @@ template <class Types> class prompt_eviction {
                 std::uint32_t& mine = keep[std::size_t{l} * count + i];
                 mine = std::min(mine, book_->cost(lane) - pinned);
                 cut_back(lane, held, pinned + mine, pinned);
-                // A prompt below budget leaves room for decode to fill, but not room that other heads have taken.
+                // A prompt below budget leaves room for decode to fill. Heads that compete keep to what they got: a flag that is
+                // missing leaves room unused.
                 const bool all = (drops_unwanted && !Types::budget::late) ||
                                  mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))

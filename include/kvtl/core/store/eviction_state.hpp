@@ -192,8 +192,9 @@ template <class Types> struct eviction_state {
         if (own || more + promised <= pool.free_blocks()) return {};
         const bool ends_there = use == rows_for::decode && !score_policy::evicts_in_decode;
         char advice[128] = "";
-        if (use == rows_for::chunk) std::snprintf(advice, sizeof advice, ", or give the prompt in one chunk");
-        if (ends_there)
+        if (use == rows_for::chunk && !Types::evicts_by_chunk)
+            std::snprintf(advice, sizeof advice, ", or give the prompt in one chunk");
+        if (ends_there && !Types::evicts_by_chunk)
             std::snprintf(
                 advice, sizeof advice,
                 ", or set prefill_tokens (%u of max_tokens = %u) to the longest prompt, so that open() "
