@@ -349,17 +349,19 @@ TEST_CASE_FIXTURE(in_folder, "a prefix that cannot come in time is given up earl
                          std::span<std::uint64_t> lengths, kvtl::blob_deadline until) {
             if (into[0].size() > 4096 && into[0].size() <= 65536) { // neither a signpost nor a manifest
                 ++*reads;
-                std::this_thread::sleep_for(40ms);
+                std::this_thread::sleep_for(250ms);
             }
             return kvtl::blob_folder::get(names, into, lengths, until);
         }
     };
     unsigned reads = 0;
-    const token_list document = counting(1000, 200); // 13 chunks: four reads, of 160 ms or more
+    const token_list document = counting(1000, 200); // 13 chunks: four reads, of a second or more
+    const token_list shorter = counting(1000, 190);  // a turn before
     {
         machine<kvtl::blob_folder> writer(open());
         static_cast<void>(kept(*writer.store, writer.cache, document));
-        REQUIRE(writer.tier.statistics().put == 1);
+        static_cast<void>(kept(*writer.store, writer.cache, shorter));
+        REQUIRE(writer.tier.statistics().put == 2);
     }
     machine<slow> in_time({open(), &reads}, {.fetch_within = 60s});
     REQUIRE(started(*in_time.store, in_time.cache, document).tokens > 100);
@@ -367,7 +369,7 @@ TEST_CASE_FIXTURE(in_folder, "a prefix that cannot come in time is given up earl
     CHECK(in_time.tier.statistics().too_late == 0);
 
     reads = 0;
-    machine<slow> late({open(), &reads}, {.fetch_within = 120ms});
+    machine<slow> late({open(), &reads}, {.fetch_within = 750ms});
     CHECK(started(*late.store, late.cache, document).tokens == 0);
     CHECK(reads <= 2); // the first four chunks say how long the others take
     CHECK(late.tier.statistics().missed == 1);

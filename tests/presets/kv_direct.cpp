@@ -164,19 +164,21 @@ TEST_CASE("records of floats give the bits of plain rows, through turns, branche
     play_on(loaded->seq);
 }
 
-TEST_CASE("an entry behind the window takes 4 bytes and its input, in either precision; f16 is close") {
+TEST_CASE(
+    "an entry takes 4 bytes and its input, in either precision, beside the window's rows; f16 is close") {
     toy_engine engine;
     reader<plain_cache> rows(engine, sized<plain_cache>(engine));
     reader<kv_direct> direct(engine, sized<kv_direct>(engine));
     reader<kv_direct_f16> half(engine, sized<kv_direct_f16>(engine));
     play(rows), play(direct), play(half);
+    // Every token has a record, and those of the window are rows of keys and values in f16 as well.
     const std::uint64_t held = direct.cache.stats().kept_bytes, of_half = half.cache.stats().kept_bytes,
-                        records = (held - of_half) / (model.layers * 2 * width),
-                        plain_rows = direct.tokens - records; // of keys and values, in f16
+                        records = model.layers * direct.tokens * (4 + 4 * width),
+                        plain_rows = (held - records) / (model.layers * 4 * width);
     CHECK(plain_rows >= 32);
     CHECK(plain_rows < 48);
-    CHECK(held == model.layers * (records * (4 + 4 * width) + plain_rows * 4 * width));
-    CHECK(of_half == model.layers * (records * (4 + 2 * width) + plain_rows * 4 * width));
+    CHECK(held == records + model.layers * plain_rows * 4 * width);
+    CHECK(of_half == held - model.layers * direct.tokens * 2 * width);
     double error = 0;
     for (std::size_t i = 0; i < half.out.size(); ++i)
         error =

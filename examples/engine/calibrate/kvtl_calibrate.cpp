@@ -4,7 +4,8 @@
 //   kvtl-calibrate model.gguf -f text.txt -o model.cal --rank 32 --json -
 //   kvtl-calibrate --trace own.trace -o model.cal --rank 32
 //
-// The text is run through the model in pieces; every layer's keys and queries are looked at and not kept.
+// The text is run through the model in pieces; every layer's keys and queries are looked at. Of up to 4,096
+// tokens keys and values are kept in memory for the levels of KVQuant, unless --no-entries is given.
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT

@@ -11,7 +11,7 @@
 //         range (bf16), and the places of the outliers (1 byte each); padded to a multiple of 4 bytes. D = 64, f16, one
 //         outlier: 40 bytes each for key and value with 4 bits, 24 with 2, instead of 128.
 // Error:  half of the distance of two levels, in half ranges, of numbers within the range. Numbers beyond it that are not
-//         among the outliers become the first or the last level.
+//         among the outliers become the first or the last level. A value's middle and half range are rounded to bf16 besides.
 // Cost:   scores decode and rotate a block's keys, some 4 D operations each, and multiply them with the queries as floats;
 //         sums decode each value once. Encoding compares a number with every level.
 // Limits: head_dim up to max_dim. Keys must be rotated by one angle per pair and position, and not changed afterwards.
@@ -322,7 +322,8 @@ template <element Plain = f16> struct nonuniform {
             std::memcpy(&middle, from.range, sizeof middle);
             std::memcpy(&range, from.range + sizeof middle, sizeof range);
             const float m = to_float(middle), r = to_float(range);
-            for (std::uint32_t d = 0; d < shape_.dim; ++d) x[d] = m + r * x[d];
+            constexpr float largest = largest_of<Plain>(); // a rounded range may lead beyond it
+            for (std::uint32_t d = 0; d < shape_.dim; ++d) x[d] = std::clamp(m + r * x[d], -largest, largest);
             put_back_outliers(from, x);
         }
 

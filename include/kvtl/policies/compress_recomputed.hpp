@@ -7,7 +7,8 @@
 //         Rows are rounded to `Plain` as when they came, so outputs have the bits of plain rows. f16 or bf16: x is rounded.
 // Bytes:  4 + M * sizeof(Record) per token and layer, instead of 2 * H * D * sizeof(Plain). With equal types that pays if
 //         M < 2 * H * D. Multi-head attention has H * D = M: half the bytes. Four query heads per KV head: M = 4 * H * D, twice
-//         the bytes of keys and values. A float record over f16 rows needs M < H * D, so it pays in neither.
+//         the bytes of keys and values. A float record over f16 rows needs M < H * D, so it pays in neither. Window and sinks
+//         take both: x is there only when a token comes, so its record waits beside its row.
 // Cost:   a step computes keys and values of all tokens behind the window: 2 * M * H * D multiply-adds per token and layer,
 //         and attention takes 2 * HQ * D. A prompt's chunk computes those before it once for every 64 of its tokens.
 // Limits: presets that keep every entry in memory; window and sinks are plain rows. Layers do not share caches.

@@ -1,7 +1,8 @@
 // KV-Direct: what is kept of a token is the input of each layer; the engine computes keys and values from it again.
 //
 // Paper: "The Residual Stream Is All You Need: On the Redundancy of the KV Cache in Transformer Inference" (2026). Composed here:
-// everything is attended and stays in memory; the last 32 entries are f16 rows, each older entry is a record of x.
+// everything is attended and stays in memory; every entry is a record of x, and the last 32 are f16
+// rows as well.
 //
 //   kv_direct      records of floats: outputs have the bits of f16 rows.
 //   kv_direct_f16  records of f16: half the bytes, and the rounding of x.

@@ -11,8 +11,8 @@
 //          done has no manifest and runs out. A file that is saved again while it is put is given up.
 // Life:    `ttl` seconds from the last hit. Chunks live a tenth longer than manifests.
 // Time:    fetch() ends within `fetch_within`, put() within `put_within`, as far as the blob_store keeps deadlines. A prefix whose
-//          bytes would come later, as fast as earlier ones came, is a miss at once; each such miss halves the time that the next
-//          one is expected to take, so that a store that has become faster is tried again.
+//          bytes would come later, as fast as the chunks that were read last, is not begun. A call of fetch() that begins none for
+//          that reason halves this time, so that a store that has become faster is tried again.
 // Memory:  one chunk for put(), four for fetch(), and the manifest: 4 bytes per token and 8 per chunk, at most 512 KiB more. fetch()
 //          has 16 bytes per token of hashes while it looks for a manifest.
 // Threads: one call at a time.
@@ -82,8 +82,11 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     [[nodiscard, gnu::cold]] result<std::size_t> fetch(const tier_request& wanted,
                                                        const std::string& path) override {
         const blob_deadline until = blob_clock::now() + config_.fetch_within;
+        const std::uint64_t late = counts_.too_late, read = counts_.bytes_read;
         failure_ = {};
+        expected_ = time_per_byte_;
         const std::size_t got = find_and_write(wanted, path, until);
+        if (counts_.too_late != late && counts_.bytes_read == read) time_per_byte_ /= 2;
         ++(got != 0 ? counts_.fetched : counts_.missed);
         if (got != 0 || failure_.ok()) return got;
         count_failure();
@@ -208,10 +211,7 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
                                         "remote tier: a saved file has %" PRIu64
                                         " bytes; valid: up to %" PRIu64 ", for which the folder has room",
                                         m->header.file_bytes, wanted.most_bytes));
-        if (comes_too_late(m->header.file_bytes, until)) {
-            time_per_byte_ /= 2;
-            return false;
-        }
+        if (comes_too_late(m->header.file_bytes, until)) return false;
         std::vector<std::string> chunks;
         for (std::size_t i = 0; i < m->sums.size(); ++i)
             chunks.push_back(chunk_name(config_.names, m->header.file_id, i, m->sums[i]));
@@ -237,7 +237,6 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
                                     const candidate& c, blob_deadline until) {
         const std::size_t chunk = m.header.chunk_bytes;
         std::vector<std::byte> buffer(std::min<std::uint64_t>(chunk * chunks_at_once, m.header.file_bytes));
-        const auto begun = blob_clock::now();
         for (std::size_t i = 0; i < chunks.size(); i += chunks_at_once) {
             const std::size_t n = std::min(chunks_at_once, chunks.size() - i);
             std::span<std::byte> into[chunks_at_once];
@@ -247,10 +246,12 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
             for (std::size_t k = 0; k < n; ++k)
                 into[k] =
                     std::span(buffer).subspan(k * chunk, std::min<std::uint64_t>(chunk, left - k * chunk));
+            const auto asked = blob_clock::now();
             const status got =
                 blobs_.get(chunks.subspan(i, n), std::span(into).first(n), std::span(bytes).first(n), until);
-            time_per_byte_ = std::chrono::duration<double>(blob_clock::now() - begun) /
-                             static_cast<double>(std::min((i + n) * chunk, m.header.file_bytes));
+            if (left >= chunk * chunks_at_once) // what is shorter says little of the speed
+                expected_ = time_per_byte_ = std::chrono::duration<double>(blob_clock::now() - asked) /
+                                             static_cast<double>(chunk * chunks_at_once);
             if (!note(got)) return false;
             for (std::size_t k = 0; k < n; ++k) {
                 if (bytes[k] == no_blob) return give_up(c, "a chunk has run out", until);
@@ -265,7 +266,7 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     }
     /// Counts it, too.
     [[nodiscard]] bool comes_too_late(std::uint64_t bytes, blob_deadline until) noexcept {
-        const bool late = time_per_byte_ * static_cast<double>(bytes) > until - blob_clock::now();
+        const bool late = expected_ * static_cast<double>(bytes) > until - blob_clock::now();
         counts_.too_late += late;
         return late;
     }
@@ -415,7 +416,8 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     Ops ops_;
     status failure_; ///< the first one of a call
     remote_statistics counts_;
-    std::chrono::duration<double> time_per_byte_{0}; ///< of the file that was read last
+    std::chrono::duration<double> time_per_byte_{0}; ///< of the chunks that were read last
+    std::chrono::duration<double> expected_{0};      ///< the same, in a call of fetch()
     std::vector<std::byte> buffer_;                  ///< a chunk, while put() reads
 };
 

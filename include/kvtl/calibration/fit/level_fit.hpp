@@ -73,6 +73,8 @@ class level_histogram {
                 out[first + k - 1] = static_cast<float>(std::clamp(level, -1.0, 1.0));
                 end = j;
             }
+            std::sort(out.begin() + static_cast<std::ptrdiff_t>(first),
+                      out.end()); // equal ones may have rounded apart
         }
     }
 

@@ -359,21 +359,27 @@ template <element E, class Codec> class row_stage {
     [[nodiscard]] const statistics& counted() const noexcept { return stats_; }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = stats_;
-        for (const lane& l : x_.lanes) add_held(s, l);
+        const std::size_t per_layer = x_.before.size();
+        for (std::size_t i = 0; i < x_.lanes.size(); ++i)
+            add_held(s, x_.lanes[i], waits(x_.layers[i / per_layer % x_.layers.size()]));
         s.resident_bytes_peak = std::uint64_t{pool_.used_peak()} * pool_.format().page_bytes;
         return s;
     }
     /// Adds what a layer holds now.
     void add_held(statistics& s, std::uint32_t slot, std::uint32_t layer) const noexcept {
-        for_each_lane(slot, layer, [&](const row_lane& l) { add_held(s, *l); });
+        for_each_lane(slot, layer, [&](const row_lane& l) { add_held(s, *l, waits(x_.layers[layer])); });
     }
     [[nodiscard]] const record_pool& pool() const noexcept { return pool_; }
 
   private:
-    void add_held(statistics& s, const lane& l) const noexcept {
+    void add_held(statistics& s, const lane& l, bool inputs) const noexcept {
         const std::uint64_t held = l.tokens - l.gone;
         s.kept_entries += (held + l.records.rows) * lane_heads_;
-        s.kept_bytes += held * 2 * width() * sizeof(E) + l.records.bytes;
+        s.kept_bytes += held * (2 * width() * sizeof(E) + (inputs ? input_bytes() : 0)) + l.records.bytes;
+    }
+    /// Rows of the layer have their records beside them.
+    [[nodiscard]] bool waits(const row_layer& r) const noexcept {
+        return of_inputs && !r.slides() && !x_.inputs.empty();
     }
     /// Of the records of a layer.
     [[nodiscard]] std::uint32_t blocks_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
@@ -428,7 +434,7 @@ template <element E, class Codec> class row_stage {
                           width(),
                           nullptr};
             if constexpr (of_inputs)
-                if (!l.slides() && !x_.inputs.empty())
+                if (waits(l))
                     view.inputs = &x_.inputs[((seat * lanes + i) * lane_inputs_ + l.offset) * input_bytes()];
             f(view);
         }
