@@ -13,7 +13,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/cluster_kmeans_windowed.hpp>
+#include <kvtl/policies/support/units_that_stay.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/convert.hpp>
@@ -70,11 +70,7 @@ struct chunk_matching {
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
             return tokens / c_.tokens_per_cluster + tokens / least_batch() + 2;
         }
-        [[nodiscard]] static bool ready(std::uint32_t entries) noexcept { return entries > 0; }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return c_.tokens_per_cluster; }
-        [[nodiscard]] static std::uint32_t pending_entries() noexcept {
-            return 1;
-        } // nothing ever waits there
 
         /// Entries that leave the window together, if the window may hold up to `most` beyond its size.
         [[nodiscard]] std::uint32_t batch_entries(std::uint32_t most) const noexcept {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <kvtl/policies/cluster_kmeans_static.hpp>
+#include <kvtl/policies/support/units_that_stay.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/moments.hpp>
@@ -31,27 +32,6 @@ struct window_plan {
     std::uint32_t window_clusters = 64;    ///< clusters made of a full window
     std::uint32_t smallest_batch = 16;     ///< decoded entries clustered together, however few are attended
     bool centred = true;                   ///< directions from the mean rather than from 0
-};
-
-/// The part of a clusterer's state that all have whose units never change once they are made.
-template <class Lane> class units_that_stay {
-  public:
-    void clustered(Lane&, const units_view&) const noexcept {}
-    [[nodiscard]] growth judge(Lane&, const unit_record& unit, float, const units_view& u) const noexcept {
-        return unit.entries < u.max_entries ? growth::append : growth::open;
-    }
-    /// Where an entry would go by itself: to a new unit. The manager places batches instead.
-    [[nodiscard]] assignment assign(Lane&, const float* key, const units_view& u,
-                                    std::span<float> distance) const noexcept {
-        if (u.count == 0 || u.may_add) return {none, growth::open};
-        u.mean.distances(key, u.count, distance.data());
-        std::uint32_t best = none;
-        for (std::uint32_t i = 0; i < u.count; ++i)
-            if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
-                (best == none || distance[i] < distance[best]))
-                best = i;
-        return {best != none ? best : 0, best != none ? growth::append : growth::open};
-    }
 };
 
 template <window_plan Plan = window_plan{}> struct kmeans_windowed {
@@ -131,11 +111,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
             const std::uint32_t decoded = units_of(tokens, std::max(small, share));
             return std::max(whole + units_of(rest, prompt_clusters(rest)), decoded) + 2;
         }
-        [[nodiscard]] static bool ready(std::uint32_t entries) noexcept { return entries > 0; }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return c_.tokens_per_cluster; }
-        [[nodiscard]] static std::uint32_t pending_entries() noexcept {
-            return 1;
-        } // nothing ever waits there
 
         /// Entries that leave the window together, if the window may hold up to `most` beyond its size.
         [[nodiscard]] std::uint32_t batch_entries(std::uint32_t most) const noexcept {
