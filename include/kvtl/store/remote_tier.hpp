@@ -61,7 +61,9 @@ struct remote_statistics {
     std::uint64_t bytes_kept = 0; ///< of chunks that were there already
 };
 
-template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier final : public prefix_tier {
+/// Clock: tells the time of deadlines; tests have one of their own.
+template <blob_store Blobs, file_ops Ops = posix_file_ops, class Clock = blob_clock>
+class remote_tier final : public prefix_tier {
   public:
     [[nodiscard, gnu::cold]] static result<remote_tier> open(Blobs blobs, remote_config c = {},
                                                              Ops ops = {}) {
@@ -81,7 +83,7 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
 
     [[nodiscard, gnu::cold]] result<std::size_t> fetch(const tier_request& wanted,
                                                        const std::string& path) override {
-        const blob_deadline until = blob_clock::now() + config_.fetch_within;
+        const blob_deadline until = Clock::now() + config_.fetch_within;
         const std::uint64_t late = counts_.too_late, read = counts_.bytes_read;
         failure_ = {};
         expected_ = time_per_byte_;
@@ -96,8 +98,8 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     [[gnu::cold]] status put(const std::string& path, const prefix_label& label,
                              std::span<const std::uint32_t> tokens) override {
         failure_ = {};
-        const bool done = send(path, label, tokens, blob_clock::now() + config_.put_within);
-        static_cast<void>(blobs_.settle(blob_clock::now())); // nothing of this call answers a later one
+        const bool done = send(path, label, tokens, Clock::now() + config_.put_within);
+        static_cast<void>(blobs_.settle(Clock::now())); // nothing of this call answers a later one
         ++(done ? counts_.put : counts_.not_put);
         if (!failure_.ok()) count_failure();
         return failure_;
@@ -139,7 +141,7 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
                                              blob_deadline until) {
         std::size_t tried = 0;
         for (const candidate& c : candidates(wanted, until)) {
-            if (blob_clock::now() >= until || tried++ == most_tried) break;
+            if (Clock::now() >= until || tried++ == most_tried) break;
             if (bring(c, wanted, path, until)) return c.tokens;
         }
         return 0;
@@ -246,11 +248,11 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
             for (std::size_t k = 0; k < n; ++k)
                 into[k] =
                     std::span(buffer).subspan(k * chunk, std::min<std::uint64_t>(chunk, left - k * chunk));
-            const auto asked = blob_clock::now();
+            const auto asked = Clock::now();
             const status got =
                 blobs_.get(chunks.subspan(i, n), std::span(into).first(n), std::span(bytes).first(n), until);
             if (left >= chunk * chunks_at_once) // what is shorter says little of the speed
-                expected_ = time_per_byte_ = std::chrono::duration<double>(blob_clock::now() - asked) /
+                expected_ = time_per_byte_ = std::chrono::duration<double>(Clock::now() - asked) /
                                              static_cast<double>(chunk * chunks_at_once);
             if (!note(got)) return false;
             for (std::size_t k = 0; k < n; ++k) {
@@ -266,7 +268,7 @@ template <blob_store Blobs, file_ops Ops = posix_file_ops> class remote_tier fin
     }
     /// Counts it, too.
     [[nodiscard]] bool comes_too_late(std::uint64_t bytes, blob_deadline until) noexcept {
-        const bool late = expected_ * static_cast<double>(bytes) > until - blob_clock::now();
+        const bool late = expected_ * static_cast<double>(bytes) > until - Clock::now();
         counts_.too_late += late;
         return late;
     }
