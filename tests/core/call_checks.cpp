@@ -165,7 +165,7 @@ TEST_CASE("the parts of a batch") {
     CHECK(c.batch("forward", parts, in, t.out).ok()); // who does not look at it
     c.reads_probe = true;
     refused(c.batch("forward", parts, in, t.out), errc::invalid_argument,
-            "probe is of one prompt and 2 parts end one");
+            "2 parts would be evicted by one probe");
     parts[0].kind = part_kind::prompt;
     CHECK(c.batch("forward", parts, in, t.out).ok());
     parts[1].tokens = 2;

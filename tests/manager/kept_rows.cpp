@@ -195,8 +195,7 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     in.probe = data.q(0, 60);
     kvtl::batch_part both[2] = {{other, 25, kvtl::part_kind::last_of_prompt},
                                 {other, 25, kvtl::part_kind::last_of_prompt}};
-    failed(probing.forward(both, 0, in, {}), errc::invalid_argument,
-           "probe is of one prompt and 2 parts end one");
+    failed(probing.forward(both, 0, in, {}), errc::invalid_argument, "2 parts would be evicted by one probe");
     both[0].kind = kvtl::part_kind::prompt;
     CHECK(probing.forward(both, 0, in, {}).ok());
 

@@ -176,8 +176,8 @@ template <element E> struct call_checks {
         }
         if (reads_probe && !in.probe.empty() && prompts > 1)
             return status::failure(errc::invalid_argument,
-                                   "%s: probe is of one prompt and %zu parts %s one; valid: one", call,
-                                   prompts, evicts_by_chunk ? "are of" : "end");
+                                   "%s: %zu parts would be evicted by one probe; valid: one such part", call,
+                                   prompts);
         if (status s = all_stay(call, in); !s) return s;
         if (parts.empty() || in.k.size() != tokens * key_floats)
             return status::failure(errc::invalid_argument,

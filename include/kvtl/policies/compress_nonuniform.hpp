@@ -1,11 +1,10 @@
 // Compressor: codes of 2, 3 or 4 bits whose levels were fitted offline, keys before RoPE with a range per channel, and the
 // numbers furthest out kept as they are.
 //
-// What:   number d of a row is middle + half range * level[code]. Keys are rotated back to position 0 first. Middles and
-//         half ranges are those of the key's channels, from the calibration file; of a value they are those of the row, from
-//         the numbers that have a code. Levels are not evenly spaced; all heads of a layer share them. Of each head the
-//         numbers that are furthest out, relative to their channel's range or from the value's mean, have no code: they are
-//         stored as numbers of plain_type.
+// What:   number d of a row is middle + half range * level[code]. A key is rotated back to position 0 first. Its channels have
+//         middles and half ranges in the calibration file. A value has one middle and one half range, of its numbers that have
+//         a code. Levels are not evenly spaced; all heads of a layer share them. In each head some numbers have no code and are
+//         stored as plain_type: of a key those furthest out of their channel's range, of a value those furthest from its mean.
 // Basis:  kinds nuq_keys and nuq_values of the calibration file (calibration/level_table.hpp).
 // Record: of a key its position (4 bytes); for each head of the lane the outliers, D codes, of a value the middle and the half
 //         range (bf16), and the places of the outliers (1 byte each); padded to a multiple of 4 bytes. D = 64, f16, one
@@ -187,20 +186,10 @@ template <element Plain = f16> struct nonuniform {
             return bytes().value;
         }
         void decode_keys(const records_view& records, Plain* rows) const noexcept {
-            numbers x;
-            for (std::size_t i = 0; i < records.count; ++i)
-                for (std::uint32_t h = 0; h < shape_.heads; ++h, rows += shape_.dim) {
-                    read_key(records.record(i), h, x.data());
-                    simd::encode(x.data(), rows, shape_.dim);
-                }
+            decode(records, rows, &state::read_key);
         }
         void decode_values(const records_view& records, Plain* rows) const noexcept {
-            numbers x;
-            for (std::size_t i = 0; i < records.count; ++i)
-                for (std::uint32_t h = 0; h < shape_.heads; ++h, rows += shape_.dim) {
-                    read_value(records.record(i), h, x.data());
-                    simd::encode(x.data(), rows, shape_.dim);
-                }
+            decode(records, rows, &state::read_value);
         }
 
         void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
@@ -235,6 +224,17 @@ template <element Plain = f16> struct nonuniform {
         using numbers = std::array<float, max_dim>;
         using places = std::array<place, max_dim>;
 
+        /// read(record, head, numbers): read_key or read_value.
+        void decode(const records_view& records, Plain* rows,
+                    void (state::*read)(const std::byte*, std::uint32_t, float*)
+                        const noexcept) const noexcept {
+            numbers x;
+            for (std::size_t i = 0; i < records.count; ++i)
+                for (std::uint32_t h = 0; h < shape_.heads; ++h, rows += shape_.dim) {
+                    (this->*read)(records.record(i), h, x.data());
+                    simd::encode(x.data(), rows, shape_.dim);
+                }
+        }
         [[nodiscard]] static constexpr std::uint32_t whole(std::size_t bytes) noexcept {
             return static_cast<std::uint32_t>((bytes + 3) / 4 * 4);
         }

@@ -9,7 +9,7 @@
 //
 //   kvquant_4       4 bits: an entry of D = 64 takes 80 bytes instead of 256.
 //   kvquant_2       2 bits: 48 bytes.
-//   dynakv_kvquant  dynakv with clusters of such entries, 4 bits. Records are of single tokens, so clusters can be used.
+//   dynakv_kvquant  dynakv over such entries, 4 bits. A record has one token, so it can be in a cluster.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -78,8 +78,9 @@ template <class Types> class prompt_eviction {
         book_->recount(slot, lanes, had);
         return {};
     }
-    /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now. Where each chunk is
-    /// evicted from: any chunk, `before` rows are left of earlier ones, and `tokens` are those of the chunk that stay.
+    /// Scores the prompt at its last chunk. Every lane keeps what its budget allows for now. before: tokens of earlier chunks.
+    /// A score that evicts after each chunk comes here with every chunk. Then `before` counts the rows that are left of earlier
+    /// ones, and `tokens` the chunk's tokens that stay.
     [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                   std::uint32_t before, std::uint32_t tokens,
                                   const tensor_span& out) noexcept {
