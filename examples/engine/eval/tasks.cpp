@@ -80,16 +80,18 @@ generator parse_generator(const std::string& task, const generated_kind& kind) {
     g.turns = kind.turns;
     g.rows = kind.rows;
     g.form = kind.form;
-    std::vector<std::pair<std::string_view, std::size_t*>> fields{{"tokens", &g.tokens}, {"keys", &g.keys}};
-    if (g.form == question_form::chain)
-        fields.emplace_back("links", &g.links);
-    else if (g.form == question_form::table)
-        fields.emplace_back("rows", &g.rows);
-    else if (g.form == question_form::dialogue)
-        fields.emplace_back("topics", &g.topics);
-    else
-        fields.insert(fields.end(), {{"queries", &g.queries}, {"turns", &g.turns}});
-    fields.insert(fields.end(), {{"count", &g.count}, {"seed", &g.seed}});
+    using field_list = std::vector<std::pair<std::string_view, std::size_t*>>;
+    const auto with = [&](std::string_view name, std::size_t& own) -> field_list {
+        return {
+            {"tokens", &g.tokens}, {"keys", &g.keys}, {name, &own}, {"count", &g.count}, {"seed", &g.seed}};
+    };
+    const field_list fields =
+        g.form == question_form::chain   ? with("links", g.links)
+        : g.form == question_form::table ? with("rows", g.rows)
+        : g.form == question_form::dialogue
+            ? with("topics", g.topics)
+            : field_list{{"tokens", &g.tokens}, {"keys", &g.keys},   {"queries", &g.queries},
+                         {"turns", &g.turns},   {"count", &g.count}, {"seed", &g.seed}};
     std::string_view rest = std::string_view(task).substr(std::min(task.find(','), task.size()));
     while (!rest.empty()) {
         rest.remove_prefix(1); // the comma
@@ -253,8 +255,11 @@ void generate_questions(const generator& g, const std::string& prose, const std:
             text += "Question: What are the secret codes of";
             for (std::size_t r = 0; r < g.rows; ++r) text.append(r == 0 ? " " : ", ").append(fact(r).name);
             text += "? Answer:";
-            for (std::size_t r = 0; r < g.rows; ++r)
-                text.append(r == 0 ? " " : " " + fact(r - 1).code + ". ").append(row(r));
+            for (std::size_t r = 0; r < g.rows; ++r) {
+                text += ' ';
+                if (r > 0) text.append(fact(r - 1).code).append(". ");
+                text.append(row(r));
+            }
             return text;
         };
         // Questions q to q + turns - 1, all but the last with their answers.
