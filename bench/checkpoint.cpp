@@ -25,7 +25,8 @@
 
 namespace {
 
-using kvtl_bench::median, kvtl_bench::need, kvtl_bench::require;
+using engine::insist;
+using kvtl_bench::median;
 constexpr std::size_t rounds = 9, loads = 5;
 using seconds = std::chrono::duration<double>;
 using steady = std::chrono::steady_clock;
@@ -43,29 +44,28 @@ struct options {
 
 int measure(const options& o) {
     const kvtl::shape& model = o.model;
-    auto opened = kvtl_bench::open(o.policy, model, o.tokens + (rounds + 1) * o.every, 1,
-                                   std::size_t{64} << 20, o.path + ".cache");
-    engine::kv_cache& cache = *need(opened);
-    auto begun = cache.begin();
-    const kvtl::sequence_id seq = need(begun);
+    const auto opened = kvtl_bench::open(o.policy, model, o.tokens + (rounds + 1) * o.every, 1,
+                                         std::size_t{64} << 20, o.path + ".cache");
+    engine::kv_cache& cache = *opened;
+    const kvtl::sequence_id seq = insist(cache.begin());
     kvtl_bench::made_rows data(model);
     std::vector<float> out(o.tokens * o.q_row());
     double prompt = 0;
     for (std::uint32_t l = 0; l < model.layers; ++l) {
         const auto in = data.next(o.tokens);
         const auto start = steady::now();
-        require(cache.prefill(seq, l, in, out, 0));
+        insist(cache.prefill(seq, l, in, out, 0));
         prompt += seconds(steady::now() - start).count();
     }
     std::printf("%s, %zu tokens in %u layers with heads of %u: attention of the prompt %.2f s\n",
                 o.policy.c_str(), o.tokens, model.layers, model.head_dim, prompt);
     out.resize(o.q_row());
-    auto whole = cache.save(seq, o.path);
+    const auto whole = insist(cache.save(seq, o.path));
     std::printf("%s, %zu tokens, all: %.1f MiB written\n", o.policy.c_str(), o.tokens,
-                static_cast<double>(need(whole).written_bytes) / (1U << 20));
+                static_cast<double>(whole.written_bytes) / (1U << 20));
 
     {
-        auto file = kvtl::saved_file::open(o.path);
+        kvtl::saved_file file = insist(kvtl::saved_file::open(o.path));
         std::vector<double> mib, save, publish, share;
         std::future<double> on_disk;
         for (std::size_t r = 0; r < rounds; ++r) {
@@ -74,7 +74,7 @@ int measure(const options& o) {
                 for (std::uint32_t l = 0; l < model.layers; ++l) {
                     const auto in = data.next(1);
                     const auto start = steady::now();
-                    require(cache.attend(seq, l, in, out, 0));
+                    insist(cache.attend(seq, l, in, out, 0));
                     const auto until =
                         steady::now() + std::chrono::duration_cast<steady::duration>(
                                             std::chrono::duration<double, std::micro>(o.compute_us));
@@ -84,14 +84,14 @@ int measure(const options& o) {
                 }
             if (on_disk.valid()) publish.push_back(on_disk.get());
             const auto start = steady::now();
-            auto facts = cache.save(seq, need(file));
+            const auto facts = insist(cache.save(seq, file));
             const double took = seconds(steady::now() - start).count();
-            mib.push_back(static_cast<double>(need(facts).written_bytes) / (1U << 20));
+            mib.push_back(static_cast<double>(facts.written_bytes) / (1U << 20));
             save.push_back(took * 1e3);
             share.push_back(took / steps * 100);
             on_disk = std::async(std::launch::async, [&file] {
                 const auto begin = steady::now();
-                require(file->publish());
+                insist(file.publish());
                 return seconds(steady::now() - begin).count() * 1e3;
             });
         }
@@ -101,13 +101,13 @@ int measure(const options& o) {
             "%.1f %% of the steps\n",
             o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
     } // closes the file
-    require(cache.end(seq));
+    insist(cache.end(seq));
     std::vector<double> load;
     for (std::size_t i = 0; i < loads; ++i) {
         const auto start = steady::now();
-        auto loaded = cache.load(o.path);
+        const auto loaded = insist(cache.load(o.path));
         load.push_back(seconds(steady::now() - start).count());
-        require(cache.end(need(loaded).seq));
+        insist(cache.end(loaded.seq));
     }
     std::printf("%s, loaded in %.1f ms, which is 1 of %.0f parts of the prompt's attention\n",
                 o.policy.c_str(), median(load) * 1e3, prompt / median(load));
@@ -126,8 +126,10 @@ int main(int argc, char** argv) {
     if (argc > 5) o.path = argv[5];
     if (argc > 6) o.model.head_dim = static_cast<std::uint32_t>(std::strtoul(argv[6], nullptr, 10));
     if (argc > 7) o.model.layers = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10));
-    if (o.tokens > 0 && o.every > 0) return measure(o); // opening judges the policy and the shape
-    std::fprintf(stderr, "kvtl-checkpoint: TOKENS is %zu, EVERY %zu; valid: two positive numbers\n", o.tokens,
-                 o.every);
-    return 2;
+    return engine::run_program("kvtl-checkpoint", [&] {
+        if (o.tokens == 0 || o.every == 0)
+            throw engine::bad_input("TOKENS is " + std::to_string(o.tokens) + ", EVERY " +
+                                    std::to_string(o.every) + "; valid: two positive numbers");
+        return measure(o);
+    });
 }

@@ -20,7 +20,8 @@
 
 namespace {
 
-using kvtl_bench::median, kvtl_bench::need, kvtl_bench::require;
+using engine::insist;
+using kvtl_bench::median;
 constexpr kvtl::shape model = kvtl_bench::one_billion;
 constexpr std::size_t q_row = kvtl_bench::q_row(model), k_row = kvtl_bench::k_row(model);
 constexpr std::size_t rounds = 7, tokens_behind = 15;
@@ -39,19 +40,18 @@ template <class F> double ms_of(F&& f) {
 }
 
 int measure(const options& o) {
-    auto opened = kvtl_bench::open(o.policy, model, o.tokens + 64, 2, std::size_t{512} << 20, o.path);
-    engine::kv_cache& cache = *need(opened);
-    auto begun = cache.begin();
-    const kvtl::sequence_id seq = need(begun);
+    const auto opened = kvtl_bench::open(o.policy, model, o.tokens + 64, 2, std::size_t{512} << 20, o.path);
+    engine::kv_cache& cache = *opened;
+    const kvtl::sequence_id seq = insist(cache.begin());
     kvtl_bench::made_rows data(model);
     for (std::uint32_t l = 0; l < model.layers; ++l)
-        require(cache.prefill(seq, l, data.next(o.tokens), {}, 0));
+        insist(cache.prefill(seq, l, data.next(o.tokens), {}, 0));
     std::vector<float> out(q_row);
     const auto token_of = [&](kvtl::sequence_id who) {
         double ms = 0;
         for (std::uint32_t l = 0; l < model.layers; ++l) {
             const auto in = data.next(1);
-            ms += ms_of([&] { require(cache.attend(who, l, in, out, 0)); });
+            ms += ms_of([&] { insist(cache.attend(who, l, in, out, 0)); });
         }
         return ms;
     };
@@ -60,16 +60,13 @@ int measure(const options& o) {
     for (std::size_t r = 0; r < rounds; ++r) {
         const std::uint64_t before = cache.stats().detail.bytes_moved_by_forks;
         kvtl::sequence_id branch;
-        const auto make = [&] {
-            auto made = cache.fork(seq);
-            branch = need(made);
-        };
-        unused.push_back(ms_of([&] { make(), require(cache.end(branch)); }));
+        const auto make = [&] { branch = insist(cache.fork(seq)); };
+        unused.push_back(ms_of([&] { make(), insist(cache.end(branch)); }));
         fork.push_back(ms_of(make));
         first.push_back(token_of(branch));
         for (std::size_t t = 0; t < tokens_behind; ++t) later.push_back(token_of(branch));
         mib.push_back(static_cast<double>(cache.stats().detail.bytes_moved_by_forks - before) / (1U << 20));
-        require(cache.end(branch));
+        insist(cache.end(branch));
     }
     std::printf("%s, %zu tokens, medians of %zu: fork %.3f ms, its first token %.2f ms, a later one %.2f ms, "
                 "%.2f MiB "
@@ -86,7 +83,8 @@ int main(int argc, char** argv) {
     if (argc > 1) o.policy = argv[1];
     if (argc > 2) o.tokens = std::strtoull(argv[2], nullptr, 10);
     if (argc > 3) o.path = argv[3];
-    if (o.tokens > 0) return measure(o); // opening judges the policy
-    std::fprintf(stderr, "kvtl-fork: TOKENS is %zu; valid: a positive number\n", o.tokens);
-    return 2;
+    return engine::run_program("kvtl-fork", [&] {
+        if (o.tokens == 0) throw engine::bad_input("TOKENS is 0; valid: a positive number");
+        return measure(o);
+    });
 }

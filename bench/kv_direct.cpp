@@ -16,6 +16,7 @@
 #include "made_rows.hpp"
 #include "manager_cache.hpp"
 #include "model.hpp"
+#include "program.hpp"
 #include "recomputer.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
@@ -24,7 +25,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -34,7 +34,7 @@
 
 namespace {
 
-using kvtl_bench::median, kvtl_bench::need;
+using kvtl_bench::median;
 constexpr std::size_t asked = 60, answered = 24;
 
 /// `full` with the rows and records of kv_direct in the same places, so that its results can be compared to the bit.
@@ -125,8 +125,7 @@ class bench {
         o.io = "memory";
         o.rope_frequencies.assign(model_.rope_frequencies().begin(), model_.rope_frequencies().end());
         o.rope_neighbours = model_.hyper().pairing == engine::rope_pairing::neighbours;
-        auto cache = engine::open_cache(o);
-        return std::move(need(cache));
+        return engine::insist(engine::open_cache(o));
     }
     template <class Cache> [[nodiscard]] std::unique_ptr<engine::kv_cache> opened() {
         typename Cache::config c;
@@ -136,8 +135,7 @@ class bench {
         if constexpr (requires { c.compressor.recompute; })
             c.compressor = {
                 .recompute = &engine::recomputer::recompute, .engine = &again_, .width = again_.width()};
-        auto cache = engine::manager_cache<Cache>::open(c);
-        return std::move(need(cache));
+        return engine::insist(engine::manager_cache<Cache>::open(c));
     }
 
     /// anew: each turn begins with the whole conversation as its prompt. told: the answers that are appended, whatever is
@@ -215,15 +213,11 @@ class bench {
 } // namespace
 
 int main(int argc, char** argv) {
-    const std::size_t turns = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 20;
-    if (argc < 2 || argc > 3 || turns == 0) {
-        std::fprintf(stderr, "kvtl-kv-direct: usage: MODEL.gguf [TURNS], TURNS a positive number\n");
-        return 2;
-    }
-    try {
+    return engine::run_program("kvtl-kv-direct", [&] {
+        const std::size_t turns = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 20;
+        if (argc < 2 || argc > 3 || turns == 0)
+            throw engine::bad_input("usage: MODEL.gguf [TURNS], TURNS a positive number");
         bench(argv[1], turns).run();
-    } catch (const std::exception& e) {
-        std::fprintf(stderr, "kvtl-kv-direct: %s\n", e.what());
-        return 1;
-    }
+        return 0;
+    });
 }

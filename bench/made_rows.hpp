@@ -1,17 +1,16 @@
-// What kvtl-checkpoint and kvtl-fork have in common: a shape, numbers that stand for the weights of a model, and errors that end
-// the program.
+// What kvtl-checkpoint and kvtl-fork have in common: a shape, and numbers that stand for the weights of a model.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
+#include "error.hpp"
 #include "kv_cache.hpp"
+#include "program.hpp"
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -30,11 +29,12 @@ constexpr std::size_t k_row(const kvtl::shape& s) {
     return std::size_t{s.kv_heads} * s.head_dim;
 }
 
-/// A cache of which the steps attend 512 tokens. memory: of one that has storage; others get what their
-/// entries take beside the least of the policy.
-inline kvtl::result<std::unique_ptr<engine::kv_cache>> open(const std::string& policy, const kvtl::shape& s,
-                                                            std::size_t tokens, std::size_t sequences,
-                                                            std::size_t memory, const std::string& path) {
+/// A cache of which the steps attend 512 tokens. memory: of one that has storage; others get what their entries take beside
+/// the least of the policy. Throws engine::bad_input.
+inline std::unique_ptr<engine::kv_cache> open(const std::string& policy, const kvtl::shape& s,
+                                              std::size_t tokens, std::size_t sequences, std::size_t memory,
+                                              const std::string& path) {
+    engine::require_policy(policy, "POLICY");
     engine::cache_options o;
     o.policy = policy;
     o.shape = s;
@@ -44,26 +44,12 @@ inline kvtl::result<std::unique_ptr<engine::kv_cache>> open(const std::string& p
     o.io = "uring";
     o.path = path;
     o.memory_bytes = memory;
-    if (!engine::policy_wants(policy).retrieves) {
-        const auto least = engine::least_memory(o);
-        if (!least) return least.error();
-        o.memory_bytes = least->total() + sequences * tokens * s.layers * 2 * k_row(s) * sizeof(float);
-    }
-    return engine::open_cache(o);
+    if (!engine::policy_wants(policy).retrieves)
+        o.memory_bytes = engine::insist(engine::least_memory(o)).total() +
+                         sequences * tokens * s.layers * 2 * k_row(s) * sizeof(float);
+    return engine::insist(engine::open_cache(o));
 }
 
-inline void require(const kvtl::status& s) {
-    if (s) return;
-    std::fprintf(stderr, "%s\n", s.what());
-    std::exit(1);
-}
-template <class T> T& need(kvtl::result<T>& r) {
-    if (!r) {
-        std::fprintf(stderr, "%s\n", r.error().message.c_str());
-        std::exit(1);
-    }
-    return *r;
-}
 inline double median(std::vector<double> of) {
     std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
     return of[of.size() / 2];

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # How the smaller programs of the bench fail: exit status, and one clear line on standard error before anything runs.
 #
-#   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS KVTL-AGENTS [KVTL-LLAMA-BENCH MODEL.gguf]
+#   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS KVTL-AGENTS KVTL-FORK KVTL-CHECKPOINT KVTL-KV-DIRECT MODEL.gguf
+#                     [KVTL-LLAMA-BENCH]
 # SPDX-License-Identifier: MIT
 here=$(dirname "$(realpath "$0")")
 program=$(realpath "$1") kernels=$(realpath "$2") agents=$(realpath "$3")
-llama_bench=${4:+$(realpath "$4")} model=${5:+$(realpath "$5")}
+fork=$(realpath "$4") checkpoint=$(realpath "$5") kv_direct=$(realpath "$6") model=$(realpath "$7")
+llama_bench=${8:+$(realpath "$8")}
 # shellcheck source=tests/support/expect.sh
 . "$here/../support/expect.sh"
 
@@ -48,6 +50,26 @@ printf '# agent ready_s new_tokens output_tokens tool tool_s\na 0 100 10 0 1\na 
 expect 0 "" --trace "$calls"
 grep -q "^belady" out || complain "no row of belady"
 rm "$calls"
+
+# the prices of branches and of checkpoints, and keys and values that are computed again
+program=$fork
+one_line "POLICY: unknown policy 'x'; valid: " x
+one_line "TOKENS is 0; valid: a positive number" quest x
+one_line "policy kvswap needs a file of bases" kvswap 256 f
+expect 0 "" quest 512 f
+grep -q "^quest, 512 tokens, medians of 7: fork " out || complain "no line of a fork"
+program=$checkpoint
+one_line "POLICY: unknown policy 'x'; valid: " x
+one_line "TOKENS is 256, EVERY 0; valid: two positive numbers" full 256 0
+expect 2 "make the folder first" full 128 8 0 no/such/folder/f 64 1
+expect 0 "" kivi_4 256 8 0 f 64 1
+grep -q "^kivi_4, loaded in " out || complain "no line of a load"
+program=$kv_direct
+one_line "usage: MODEL.gguf"
+one_line "no/such/file" no/such/file
+one_line "TURNS is 2; valid: 3 to 24" "$model" 2
+expect 0 "" "$model" 3
+grep -q "in the same places: equal bits" out || complain "other bits than those of rows"
 
 # llama.cpp beside kvtl in llama.cpp
 if [ -n "$llama_bench" ]; then
