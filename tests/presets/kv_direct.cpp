@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace kv_direct_test {
@@ -162,6 +163,26 @@ TEST_CASE("records of floats give the bits of plain rows, through turns, branche
     const auto loaded = direct.cache.load(file);
     REQUIRE(loaded.ok());
     play_on(loaded->seq);
+}
+
+TEST_CASE("so they do with sinks, two shards, sliding layers and the least memory") {
+    toy_engine engine;
+    for (const std::vector<std::uint32_t>& windows : {std::vector<std::uint32_t>{}, {0, 24}, {24, 0}}) {
+        const auto with = [&]<class Cache>(std::type_identity<Cache>) {
+            typename Cache::config c = sized<Cache>(engine);
+            c.sink_tokens = 5;
+            c.window_tokens = 20;
+            c.shards = 2;
+            c.max_sequences = 1;
+            c.attention.windows = windows;
+            c.memory_bytes = *Cache::least_memory(c);
+            return c;
+        };
+        reader<plain_cache> rows(engine, with(std::type_identity<plain_cache>{}));
+        reader<kv_direct> direct(engine, with(std::type_identity<kv_direct>{}));
+        play(rows), play(direct);
+        CHECK(direct.out == rows.out);
+    }
 }
 
 TEST_CASE(
