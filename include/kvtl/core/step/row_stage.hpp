@@ -466,9 +466,11 @@ template <element E, class Codec> class row_stage {
         return static_cast<void>(r), static_cast<void>(in), static_cast<void>(tokens), status{};
     }
     /// The record of a token of the input.
-    void encode_input(const layer_input& in, std::size_t token, std::uint32_t position,
-                      std::byte* record) const noexcept requires of_inputs {
-        codec_.encode_input(in.x.data() + token * codec_.input_numbers(), position, record);
+    void encode_input([[maybe_unused]] const layer_input& in, [[maybe_unused]] std::size_t token,
+                      [[maybe_unused]] std::uint32_t position,
+                      [[maybe_unused]] std::byte* record) const noexcept {
+        if constexpr (of_inputs)
+            codec_.encode_input(in.x.data() + token * codec_.input_numbers(), position, record);
     }
     /// Encodes the rows that leave when `tokens` more come, of the lanes of a layer that does not slide, and changes nothing
     /// else. An error leaves the chains as they were.
