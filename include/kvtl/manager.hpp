@@ -118,13 +118,13 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
                 errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
         if (status s = c.threads.check(); !s) return s;
-        const auto own = config_of_stores(c);
+        const auto own = settings_of_stores(settings_from(c));
         if (!own) return own.error();
         std::uint32_t page = 4096;
         for (;;) {
-            auto planned = planner_type::plan(own->config, own->model, page, own->bases.bytes());
-            if (!planned) return planned.error();
-            auto made = open_core<Preset>(*own, *planned);
+            planner_type planned(own->config, own->model, page, own->bases.bytes());
+            if (const auto bytes = planned.plan(); !bytes) return bytes.error();
+            auto made = open_core(*own, planned);
             if (!made) return made.error();
             if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
             page = (*made)->device_info().page; // a device with larger pages: plan again for it
@@ -204,13 +204,17 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     }
 
   private:
-    using planner_type = planner<Preset>;
+    using planner_type = planner<policies_of<Preset>>;
 
-    [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
-        c.memory_bytes = 1;
-        const auto own = config_of_stores(c);
+    /// The plan with the least memory.
+    [[nodiscard, gnu::cold]] static result<sized_cache> least_plan(const config& c) {
+        auto settings = settings_from(c);
+        settings.memory_bytes = 1;
+        const auto own = settings_of_stores(std::move(settings));
         if (!own) return own.error();
-        return planner_type::least(own->config, own->model, 4096, own->bases.bytes());
+        planner_type planned(own->config, own->model, 4096, own->bases.bytes());
+        if (const auto bytes = planned.least(); !bytes) return bytes.error();
+        return std::move(planned.sizes);
     }
 
     explicit kv_manager(std::unique_ptr<preset_core<types>> c) noexcept : calls(std::move(c)) {}

@@ -5,6 +5,7 @@
 #include <kvtl/presets/virtualised.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/planner_for.hpp"
 
 namespace manager_virtualised_test {
 
@@ -65,11 +66,10 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
 }
 
 template <class Cache> kvtl::cache_plan plan_of(const typename Cache::config& c) {
-    const auto g = kvtl::geometry::from(c.shape, c.attention.scale);
-    REQUIRE(g.ok());
-    auto a = kvtl::planner<typename Cache::preset>::plan(c, *g, 4096);
-    REQUIRE_MESSAGE(a.ok(), (a.ok() ? std::string() : a.error().message));
-    return a->plan;
+    auto planner = planner_for(c);
+    const auto bytes = planner.plan();
+    REQUIRE_MESSAGE(bytes.ok(), (bytes.ok() ? std::string() : bytes.error().message));
+    return planner.sizes.plan;
 }
 /// memory_bytes with which every pool gets so many frames.
 template <class Cache> std::size_t memory_for(typename Cache::config c, std::uint32_t frames) {

@@ -9,6 +9,7 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/planner_for.hpp"
 
 #include <set>
 
@@ -392,11 +393,10 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
     c.shape = d.shape = deep;
     c.max_tokens = d.max_tokens = 2000;
     c.memory_bytes = *turns::least_memory(c) + (std::size_t{1} << 20);
-    const auto g = kvtl::geometry::from(deep, 0);
-    const auto plan_of = [&]<class Cache>(const typename Cache::config& config) {
-        auto a = kvtl::planner<typename Cache::preset>::plan(config, *g, 4096);
-        REQUIRE(a.ok());
-        return *a;
+    const auto plan_of = []<class Cache>(const typename Cache::config& config) {
+        auto planner = planner_for(config);
+        REQUIRE(planner.plan().ok());
+        return planner.sizes;
     };
     const auto virtualised = plan_of.operator()<turns>(c);
     d.memory_bytes = std::size_t{1} << 32;

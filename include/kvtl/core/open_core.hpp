@@ -25,86 +25,113 @@ struct calibration_blob {
     std::unique_ptr<calibration_file> file;
     [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
 };
-template <class Preset>
-[[nodiscard, gnu::cold]] result<calibration_blob> open_calibration(const cache_config<Preset>& c,
-                                                                   const geometry& g) {
-    calibration_blob out;
-    constexpr std::uint32_t of_codec = detail::calibrated_kinds<typename Preset::compressor>();
-    constexpr std::uint32_t of_index = [] {
-        if constexpr (requires { Preset::index::calibrated; }) return kind_bit(Preset::index::calibrated);
-        return 0U;
-    }();
-    constexpr std::uint32_t of_score = [] {
-        if constexpr (requires { Preset::retention::score::calibrated; })
-            return kind_bit(Preset::retention::score::calibrated);
-        return 0U;
-    }();
-    if constexpr ((of_codec | of_index | of_score) != 0) {
-        if (c.calibration.empty() && !contains(needed_inputs<Preset>(), engine_input::calibration))
-            return out; // index and score can do without
-        if (c.calibration.empty())
-            return error{errc::unsupported,
-                         "calibration is empty; preset " + std::string(preset_name<Preset>()) +
-                             " needs a calibration file with section " + kind_names(of_codec | of_index)};
-        calibration_request want{
-            .kinds = of_codec | of_index, .optional = of_score, .fingerprint = c.calibration_model};
+/// What the policies read of a calibration. Kinds are bits (kind_bit()).
+struct calibration_needs {
+    std::uint32_t of_codec = 0, of_index = 0, of_score = 0;
+    bool required = false;           ///< index and score alone can do without
+    std::uint32_t rank = 0;          ///< directions that are used; 0: all
+    const char* rank_name = nullptr; ///< the setting that says how many
+};
+template <class Policies>
+[[nodiscard, gnu::cold]] calibration_needs calibration_needs_of(const cache_settings<Policies>& c,
+                                                                const geometry& g) noexcept {
+    calibration_needs n;
+    n.of_codec = detail::calibrated_kinds<typename Policies::compressor>();
+    n.required = contains(needed_inputs<Policies>(), engine_input::calibration);
+    if constexpr (requires { Policies::index::calibrated; }) {
+        n.of_index = kind_bit(Policies::index::calibrated);
         // A codec wants its directions to the last; an index alone as many as it uses.
-        if constexpr (of_codec == 0 && requires { c.index.rank; })
-            want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim()), want.rank_name = "index.rank";
-        else if constexpr (of_codec == 0 && requires { c.index.channels; })
-            if (calibration_extents::has_directions(Preset::index::calibrated))
-                want.rank = std::min(c.index.channels, g.head_dim()), want.rank_name = "index.channels";
-        auto file = calibration_file::open(c.calibration, g.extents(), want);
-        if (!file) return file.error();
-        out.file = std::make_unique<calibration_file>(std::move(*file));
-    } else {
-        static_cast<void>(c), static_cast<void>(g);
+        if constexpr (requires { c.index.rank; }) {
+            if (n.of_codec == 0)
+                n.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim()), n.rank_name = "index.rank";
+        } else if constexpr (requires { c.index.channels; }) {
+            if (n.of_codec == 0 && calibration_extents::has_directions(Policies::index::calibrated))
+                n.rank = std::min(c.index.channels, g.head_dim()), n.rank_name = "index.channels";
+        }
     }
+    if constexpr (requires { Policies::retention::score::calibrated; })
+        n.of_score = kind_bit(Policies::retention::score::calibrated);
+    static_cast<void>(c), static_cast<void>(g);
+    return n;
+}
+[[nodiscard, gnu::cold]] inline result<calibration_blob>
+open_calibration(const common_settings& c, const geometry& g, const calibration_needs& n) {
+    calibration_blob out;
+    if ((n.of_codec | n.of_index | n.of_score) == 0 || (c.calibration.empty() && !n.required)) return out;
+    if (c.calibration.empty())
+        return error{errc::unsupported, "calibration is empty; preset " + std::string(c.preset) +
+                                            " needs a calibration file with section " +
+                                            kind_names(n.of_codec | n.of_index)};
+    calibration_request want{
+        .kinds = n.of_codec | n.of_index, .optional = n.of_score, .fingerprint = c.calibration_model};
+    if (n.rank_name != nullptr) want.rank = n.rank, want.rank_name = n.rank_name;
+    auto file = calibration_file::open(c.calibration, g.extents(), want);
+    if (!file) return file.error();
+    out.file = std::make_unique<calibration_file>(std::move(*file));
     return out;
 }
 
-/// What is planned and opened: the config of the stores that layers share, and what was fitted offline.
-template <class Preset> struct store_config {
-    cache_config<Preset> config; ///< its layers and windows count stores; `owner` is empty if no layers share
-    geometry model;              ///< its layers count stores
+/// What is planned and opened, whatever the policies: how layers share stores, and what was fitted offline.
+struct common_stores {
+    geometry model; ///< its layers count stores
     layer_map layers;
     calibration_blob bases;
 };
-template <class Preset>
-[[nodiscard, gnu::cold]] result<store_config<Preset>> config_of_stores(const cache_config<Preset>& c) {
+/// What decides whether layers may share stores.
+struct sharing_limits {
+    bool encodes_input = false; ///< the codec keeps the inputs of layers
+    std::uint32_t together = 1; ///< layers that follow one choice
+    std::string_view selector;  ///< which makes it
+};
+/// Settings become those of stores: layers and windows count stores, and `owner` is empty if no layers share.
+[[nodiscard, gnu::cold]] inline result<common_stores>
+settle_stores(common_settings& c, const calibration_needs& needs, const sharing_limits& limits) {
     auto model = geometry::from(c.shape, c.attention.scale);
     if (!model) return model.error();
     auto layers = layer_map::make(c.owner, c.shape.layers);
     if (!layers) return layers.error();
-    auto bases = open_calibration<Preset>(c, *model);
+    auto bases = open_calibration(c, *model, needs);
     if (!bases) return bases.error();
-    store_config<Preset> out{c, *model, *std::move(layers), *std::move(bases)};
-    if (!out.layers.shares()) return out.config.owner.clear(), std::move(out);
+    common_stores out{*model, *std::move(layers), *std::move(bases)};
+    if (!out.layers.shares()) return c.owner.clear(), std::move(out);
     if (out.bases.bytes() != 0)
         return status::failure(errc::unsupported,
                                "owner: preset %s reads a calibration, whose layers are all of the model's; "
                                "valid: every layer its own, or a preset without one",
-                               preset_name<Preset>().data());
-    if constexpr (detail::codec_encodes_input<typename Preset::compressor>())
+                               c.preset.data());
+    if (limits.encodes_input)
         return status::failure(
             errc::unsupported,
             "owner: preset %s keeps the inputs of layers, and layers that share a cache have "
             "different ones; valid: every layer its own",
-            preset_name<Preset>().data());
-    constexpr std::uint32_t together = detail::layers_that_share<typename Preset::selector>();
+            c.preset.data());
     for (std::uint32_t s = 0; s < out.layers.stores(); ++s) // a choice is followed in the step that made it
-        if (const std::uint32_t leads = s - s % together; out.layers.owner_of(s) < out.layers.owner_of(leads))
+        if (const std::uint32_t leads = s - s % limits.together;
+            out.layers.owner_of(s) < out.layers.owner_of(leads))
             return status::failure(
                 errc::unsupported,
                 "owner: layer %u would follow the choice of layer %u before it is made; "
                 "valid for selector %s: caches whose first and last layers come in one order",
-                out.layers.owner_of(s), out.layers.owner_of(leads), Preset::selector::name.data());
+                out.layers.owner_of(s), out.layers.owner_of(leads), limits.selector.data());
     auto windows = out.layers.windows_of_stores(c.attention.windows);
     if (!windows) return windows.error();
-    out.config.attention.windows = *std::move(windows);
-    out.config.shape.layers = out.layers.stores();
-    out.model = *geometry::from(out.config.shape, c.attention.scale);
+    c.attention.windows = *std::move(windows);
+    c.shape.layers = out.layers.stores();
+    out.model = *geometry::from(c.shape, c.attention.scale);
     return out;
+}
+/// The same with the settings of the policies.
+template <class Policies> struct store_settings : common_stores { cache_settings<Policies> config; };
+template <class Policies>
+[[nodiscard, gnu::cold]] result<store_settings<Policies>> settings_of_stores(cache_settings<Policies> c) {
+    auto model = geometry::from(c.shape, c.attention.scale);
+    if (!model) return model.error();
+    auto stores =
+        settle_stores(c, calibration_needs_of(c, *model),
+                      {detail::codec_encodes_input<typename Policies::compressor>(),
+                       detail::layers_that_share<typename Policies::selector>(), Policies::selector::name});
+    if (!stores) return stores.error();
+    return store_settings<Policies>{*std::move(stores), std::move(c)};
 }
 
 /// Storage of a preset that stores something; nothing otherwise.
@@ -212,23 +239,22 @@ struct cache_memory {
 };
 
 /// Reserves the memory that was planned, opens the device and lays the shards out.
-template <class Preset>
-[[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<cache_types<Preset>>>>
-open_core(const store_config<Preset>& of, const typename planner<Preset>::answer& a) {
-    const cache_config<Preset>& c = of.config;
+template <class Policies>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<policy_types<Policies>>>>
+open_core(const store_settings<Policies>& of, const planner<Policies>& planned) {
+    const cache_settings<Policies>& c = of.config;
     const geometry& g = of.model;
-    const calibration_blob& bases = of.bases;
-    using types = cache_types<Preset>;
+    const sized_cache& a = planned.sizes;
+    using types = policy_types<Policies>;
     using core_type = preset_core<types>;
     const std::uint32_t shards = a.plan.division.shards;
     auto memory = cache_memory::reserve(a);
     if (!memory) return memory.error();
-    const bool lends = !memory->borrowed.empty();
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
         const superblock block =
             make_superblock(g.extents(), sizeof(typename types::element_type),
-                            fingerprint_of(identity_of<Preset>(c, g, a.plan, {})), a.plan.device_page);
+                            fingerprint_of(identity_of(c, g, a.plan, {})), a.plan.device_page);
         auto device = types::io::open(c.io, {.queues = shards,
                                              .depth = a.plan.io_depth(),
                                              .max_in_flight = a.plan.max_in_flight,
@@ -244,32 +270,32 @@ open_core(const store_config<Preset>& of, const typename planner<Preset>::answer
     row_plan row_layers = a.row_layers;
     made->name_layers(of.layers, row_layers);
     cache_plan p = a.plan;
-    if (!lends) p.borrowed_frames = 0, p.lent_page = 0;
+    if (memory->borrowed.empty()) p.borrowed_frames = 0, p.lent_page = 0;
     p.numbers.of_model = made->layer_numbers;
     made->settle(g, p, a.parts, a.page_bytes);
-    made->preset = preset_name<Preset>();
+    made->preset = c.preset;
     made->stores = types::retrieves;
     made->residency_decides = types::residency_decides;
-    made->needs_mass = planner<Preset>::evicts_by_mass;
-    made->products = planner<Preset>::products(c, g.head_dim());
+    made->needs_mass = planned.facts.evicts_by_mass;
+    made->products = planned.products();
     made->frames.memory_bytes = c.memory_bytes;
-    made->arena = memory->frames;
     made->adapt_prompt = c.adapt_prompt;
-    made->calls.reads_probe = contains(needed_inputs<Preset>(), engine_input::probe);
-    made->calls.evicts_by_chunk = evicts_by_chunk<Preset>();
-    made->calls.takes_passing = evicts_by_chunk<Preset>() && row_layers.sliding == 0;
+    made->calls.reads_probe = contains(needed_inputs<Policies>(), engine_input::probe);
+    made->calls.evicts_by_chunk = evicts_by_chunk<Policies>();
+    made->calls.takes_passing = evicts_by_chunk<Policies>() && row_layers.sliding == 0;
+    made->arena = memory->frames;
     made->memory = std::move(memory->all);
 
     carver carve(memory->fixed);
     calibration_view view;
-    const std::span<std::byte> read_into = carve.template take<std::byte>(bases.bytes());
-    if (bases.file) {
-        auto read = bases.file->read(read_into);
+    const std::span<std::byte> read_into = carve.template take<std::byte>(of.bases.bytes());
+    if (of.bases.file) {
+        auto read = of.bases.file->read(read_into);
         if (!read) return read.error();
         view = *read;
     }
-    made->identity = identity_of<Preset>(c, g, p, read_into);
-    made->replacement = fingerprint_of_slot(Preset::replacement::name, c.replacement);
+    made->identity = identity_of(c, g, p, read_into);
+    made->replacement = fingerprint_of_slot(Policies::replacement::name, c.replacement);
     for (std::uint32_t s = 0; s < shards; ++s) {
         auto& shard = made->own_shards[s];
         shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),
@@ -281,7 +307,7 @@ open_core(const store_config<Preset>& of, const typename planner<Preset>::answer
     }
     if constexpr (types::drops) {
         const std::size_t blocks = a.pool_bytes / shards;
-        auto rows_plan = a.rows;
+        auto rows_plan = planned.rows;
         rows_plan.plan.numbers = p.numbers;
         for (std::uint32_t s = 0; s < shards; ++s) {
             made->own_shards[s].kept().init(c, rows_plan, s, carve, memory->rows.subspan(s * blocks, blocks));

@@ -14,41 +14,39 @@ namespace core_plan_config_checks_test {
 
 namespace {
 
-using kvtl::config_limits;
-using kvtl::config_numbers;
+using kvtl::common_settings;
+using kvtl::policy_facts;
 
 /// Of a preset that chooses among units of 8 entries; everything in it is valid.
-const config_limits chooses{.name = "tried",
-                            .kv_heads = 8,
-                            .retrieves = true,
-                            .chooses = true,
-                            .unit_tokens = 8,
-                            .window_tokens = 16};
-const config_numbers good{.max_tokens = 1000,
-                          .max_sequences = 4,
-                          .memory_bytes = 1,
-                          .attend_tokens = 100,
-                          .window_tokens = 16,
-                          .sink_tokens = 4,
-                          .open_pages = 1,
-                          .read_through_pages = 0,
-                          .centroid_bits = 8,
-                          .shards = 1};
+const policy_facts chooses{.retrieves = true, .chooses = true};
+constexpr std::uint32_t kv_heads = 8, unit_tokens = 8;
+const common_settings good{.preset = "tried",
+                           .preset_window = 16,
+                           .max_tokens = 1000,
+                           .max_sequences = 4,
+                           .memory_bytes = 1,
+                           .attend_tokens = 100,
+                           .shards = 1,
+                           .window_tokens = 16,
+                           .sink_tokens = 4,
+                           .centroid_bits = 8,
+                           .open_pages = 1,
+                           .read_through_pages = 0};
 
-using change = std::function<void(config_numbers&)>;
+using change = std::function<void(common_settings&)>;
 
-void taken(const change& set, const config_limits& limits = chooses) {
-    config_numbers c = good;
+void taken(const change& set, const policy_facts& limits = chooses) {
+    common_settings c = good;
     set(c);
-    const kvtl::status s = kvtl::check_numbers(c, limits);
+    const kvtl::status s = kvtl::check_numbers(c, limits, kv_heads, unit_tokens);
     CHECK_MESSAGE(s.ok(), std::string(s.what()));
 }
 
 void refused(const change& set, const std::string& begins, const std::string& valid,
-             const config_limits& limits = chooses) {
-    config_numbers c = good;
+             const policy_facts& limits = chooses) {
+    common_settings c = good;
     set(c);
-    const kvtl::status s = kvtl::check_numbers(c, limits);
+    const kvtl::status s = kvtl::check_numbers(c, limits, kv_heads, unit_tokens);
     CHECK(s.code() == kvtl::errc::invalid_argument);
     const std::string what(s.what());
     CAPTURE(what);
@@ -70,13 +68,12 @@ TEST_CASE("tokens and sequences") {
 }
 
 TEST_CASE("sinks: as many as the tokens, or as the preset has") {
-    config_limits any = chooses;
+    policy_facts any = chooses;
     any.chooses = false;
     taken([](auto& c) { c.sink_tokens = 1000; }, any);
     refused([](auto& c) { c.sink_tokens = 1001; }, "sink_tokens is 1001", "0 to max_tokens (1000)", any);
     refused([](auto& c) { c.sink_tokens = 1001; }, "sink_tokens is 1001", "0 to max_tokens (1000)");
-    any.sink_tokens = 2000;
-    taken([](auto& c) { c.sink_tokens = 2000; }, any);
+    taken([](auto& c) { c.sink_tokens = c.preset_sinks = 2000; }, any);
 }
 
 TEST_CASE("shards: of heads up to these, of sequences up to those, of neither up to 256") {
@@ -84,18 +81,18 @@ TEST_CASE("shards: of heads up to these, of sequences up to those, of neither up
     refused([](auto& c) { c.shards = 9; }, "shards is 9", "1 to the number of KV heads (8)");
     refused([](auto& c) { c.shards = 0; }, "shards is 0", "1 to the number of KV heads (8)");
     const auto divided = [](unsigned shards) {
-        return [shards](config_numbers& c) {
-            c.divide_sequences = true, c.max_sequences = 12, c.shards = shards;
+        return [shards](common_settings& c) {
+            c.shard_by = kvtl::division::sequences, c.max_sequences = 12, c.shards = shards;
         };
     };
     taken(divided(12));
     refused(divided(13), "shards is 13", "1 to max_sequences (12)");
     refused(divided(0), "shards is 0", "1 to max_sequences (12)");
-    config_limits whole = chooses;
+    policy_facts whole = chooses;
     whole.one_shard = true;
     taken([](auto& c) { c.shards = 256; }, whole);
     refused([](auto& c) { c.shards = 257; }, "shards is 257", "1 to 256", whole);
-    refused([](auto& c) { c.divide_sequences = true, c.max_sequences = 1000, c.shards = 257; },
+    refused([](auto& c) { c.shard_by = kvtl::division::sequences, c.max_sequences = 1000, c.shards = 257; },
             "shards is 257", "1 to 256");
 }
 
@@ -107,7 +104,7 @@ TEST_CASE("what is attended leaves a unit to choose, or is everything") {
     refused([](auto& c) { c.attend_tokens = 0; }, "attend_tokens is 0", "1 and more");
     taken([](auto& c) { c.attend_tokens = c.max_tokens = 28; });    // the whole context
     taken([](auto& c) { c.max_tokens = 27, c.attend_tokens = 5; }); // no unit comes about
-    config_limits everything = chooses;
+    policy_facts everything = chooses;
     everything.chooses = false;
     taken([](auto& c) { c.attend_tokens = 1; }, everything);
 }
@@ -115,7 +112,7 @@ TEST_CASE("what is attended leaves a unit to choose, or is everything") {
 TEST_CASE("the window, and the pages that are kept or read through") {
     taken([](auto& c) { c.window_tokens = 1; });
     refused([](auto& c) { c.window_tokens = 0; }, "window_tokens is 0", "1 and more");
-    config_limits everything = chooses;
+    policy_facts everything = chooses;
     everything.chooses = false;
     taken([](auto& c) { c.window_tokens = 1000; }, everything);
     refused([](auto& c) { c.window_tokens = 1001; }, "window_tokens is 1001", "max_tokens (1000)",
@@ -139,17 +136,17 @@ TEST_CASE("bits of a mean, and memory") {
 
 TEST_CASE("what a preset does not do cannot be asked for") {
     refused([](auto& c) { c.keep_tokens = 5; }, "keep_tokens is 5", "preset tried keeps every entry");
-    config_limits drops = chooses;
+    policy_facts drops = chooses;
     drops.drops = true;
     taken([](auto& c) { c.keep_tokens = 5; }, drops);
     refused([](auto& c) { c.adapt_prompt = true; }, "adapt_prompt is true", "preset tried", drops);
-    config_limits only_drops = drops;
+    policy_facts only_drops = drops;
     only_drops.retrieves = only_drops.chooses = false;
     taken([](auto& c) { c.attend_tokens = 0, c.keep_tokens = 5; }, only_drops);
     refused([](auto& c) { c.attend_tokens = 0; }, "keep_tokens and attend_tokens are 0", "one of them",
             only_drops);
-    config_limits in_order = chooses;
-    in_order.by_entry = true;
+    policy_facts in_order = chooses;
+    in_order.sequential = true;
     refused([](auto& c) { c.share = true; }, "share is true", "false", in_order);
     taken([](auto& c) { c.share = true, c.max_sequences = 1; }, in_order);
 }

@@ -10,6 +10,8 @@
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
+#include "support/planner_for.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -17,9 +19,13 @@
 
 namespace core_plan_planner_test {
 
+using kvtl_test::planner_for;
+
 namespace {
 
-template <class Preset> auto planned(std::size_t max_tokens, std::size_t max_sequences, unsigned shards = 1) {
+template <class Preset>
+kvtl::result<kvtl::sized_cache> planned(std::size_t max_tokens, std::size_t max_sequences,
+                                        unsigned shards = 1) {
     kvtl::cache_config<Preset> c;
     c.shape = {64, 64, 8, 128};
     c.max_tokens = max_tokens;
@@ -27,7 +33,9 @@ template <class Preset> auto planned(std::size_t max_tokens, std::size_t max_seq
     c.memory_bytes = std::size_t{1} << 50;
     c.shards = shards;
     c.prefill_tokens = 1024; // what comes after it is kept whole
-    return kvtl::planner<Preset>::plan(c, *kvtl::geometry::from(c.shape), 4096);
+    auto planner = planner_for(c);
+    if (const auto bytes = planner.plan(); !bytes) return bytes.error();
+    return planner.sizes;
 }
 
 template <class Preset> void too_large(const std::string& what) {
@@ -74,23 +82,20 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
         c.memory_bytes = std::size_t{1} << 50;
         c.shards = shards;
         c.shard_by = kvtl::division::sequences;
-        using planner = kvtl::planner<kvtl::presets::snapkv_group>;
-        const auto answer = planner::plan(c, *kvtl::geometry::from(c.shape), 4096);
-        REQUIRE(answer.ok());
-        return answer->parts.metadata - answer->rows.plan.blocks * sizeof(std::uint32_t) * shards;
+        auto planner = planner_for(c);
+        REQUIRE(planner.plan().ok());
+        return planner.sizes.parts.metadata - planner.rows.plan.blocks * sizeof(std::uint32_t) * shards;
     };
     CHECK(metadata(8) < metadata(1) + metadata(1) / 10);
 }
 
 TEST_CASE("a bound that is too small: the knob that is named leads where the error says") {
-    using planner = kvtl::planner<kvtl::presets::snapkv_group>;
     kvtl::cache_config<kvtl::presets::snapkv_group> c;
     c.shape = {28, 12, 2, 128};
     c.max_tokens = 8192;
     c.attend_tokens = 256;
     c.memory_bytes = 1 << 20;
-    const auto g = *kvtl::geometry::from(c.shape);
-    const auto answer = planner::plan(c, g, 4096);
+    const auto answer = planner_for(c).plan();
     REQUIRE_FALSE(answer.ok());
     const std::string& text = answer.error().message;
     CAPTURE(text);
@@ -99,16 +104,19 @@ TEST_CASE("a bound that is too small: the knob that is named leads where the err
     REQUIRE(at != std::string::npos);
     auto fewer = c;
     fewer.keep_tokens = 128;
-    CHECK(std::stoull(text.substr(at + phrase.size())) == planner::least(fewer, g, 4096)->least_bytes);
-    const auto least = planner::least(c, g, 4096);
-    REQUIRE(least.ok());
-    CHECK(text.find("needs at least " + std::to_string(least->least_bytes)) != std::string::npos);
-    CHECK(least->parts.total() == least->least_bytes);
-    CHECK(least->parts.raw_cache == std::size_t{8192} * 28 * 2 * 128 * 4);
-    c.memory_bytes = least->least_bytes;
-    CHECK(planner::plan(c, g, 4096).ok());
+    CHECK(std::stoull(text.substr(at + phrase.size())) == *planner_for(fewer).least());
+    auto planner = planner_for(c);
+    const auto least_bytes = planner.least();
+    REQUIRE(least_bytes.ok());
+    const kvtl::sized_cache& least = planner.sizes;
+    CHECK(least.least_bytes == *least_bytes);
+    CHECK(text.find("needs at least " + std::to_string(least.least_bytes)) != std::string::npos);
+    CHECK(least.parts.total() == least.least_bytes);
+    CHECK(least.parts.raw_cache == std::size_t{8192} * 28 * 2 * 128 * 4);
+    c.memory_bytes = least.least_bytes;
+    CHECK(planner_for(c).plan().ok());
     --c.memory_bytes;
-    CHECK_FALSE(planner::plan(c, g, 4096).ok());
+    CHECK_FALSE(planner_for(c).plan().ok());
 }
 
 namespace {
@@ -155,11 +163,11 @@ TEST_CASE("what query heads choose together, each for itself, does not wrap arou
     for (const std::size_t attended :
          {std::size_t{1} << 20, std::size_t{1} << 26}) { // 64 heads: 2^26 and 2^32
         c.attend_tokens = attended;
-        const auto answer =
-            kvtl::planner<kvtl::presets::quest>::plan(c, *kvtl::geometry::from(c.shape), 4096);
-        REQUIRE_MESSAGE(answer.ok(), answer.error().message);
-        CHECK(answer->plan.chosen_per_lane >= std::max(fewer, 1U << 20));
-        fewer = answer->plan.chosen_per_lane;
+        auto planner = planner_for(c);
+        const auto bytes = planner.plan();
+        REQUIRE_MESSAGE(bytes.ok(), bytes.error().message);
+        CHECK(planner.sizes.plan.chosen_per_lane >= std::max(fewer, 1U << 20));
+        fewer = planner.sizes.plan.chosen_per_lane;
     }
 }
 
@@ -169,8 +177,7 @@ TEST_CASE("chunks whose keys stay exact are units: other numbers of theirs are r
     c.max_tokens = 4096;
     c.memory_bytes = std::size_t{1} << 30;
     const auto answer = [&] {
-        const auto plan =
-            kvtl::planner<kvtl::presets::shadowkv>::plan(c, *kvtl::geometry::from(c.shape), 4096);
+        const auto plan = planner_for(c).plan();
         return plan.ok() ? std::string() : plan.error().message;
     };
     CHECK(answer().empty());

@@ -6,6 +6,8 @@
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/full.hpp>
 
+#include "support/planner_for.hpp"
+
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -14,6 +16,7 @@
 namespace core_plan_row_plan_test {
 
 using namespace kvtl;
+using kvtl_test::planner_for;
 
 namespace {
 row_plan plan_of(const std::vector<std::uint32_t>& windows, std::uint32_t max_tokens, std::uint32_t spare) {
@@ -119,10 +122,8 @@ TEST_CASE("the planner refuses windows beside a calibration, and rows beyond wha
     c.attention.windows = {0, 40};
     c.max_tokens = 1000;
     c.memory_bytes = std::size_t{64} << 20;
-    using plan = planner<presets::dynakv>;
-    CHECK(plan::plan(c, *kvtl::geometry::from(c.shape), 4096).ok());
-    const auto beside =
-        plan::plan(c, *kvtl::geometry::from(c.shape), 4096, 100); // bytes of a calibration that is there
+    CHECK(planner_for(c).plan().ok());
+    const auto beside = planner_for(c, 100).plan(); // bytes of a calibration that is there
     REQUIRE_FALSE(beside.ok());
     CHECK(beside.error().message.find("attention.windows: this preset reads a calibration") !=
           std::string::npos);
@@ -134,7 +135,7 @@ TEST_CASE("the planner refuses windows beside a calibration, and rows beyond wha
     huge.max_tokens = 1U << 26;
     huge.max_sequences = 4096;
     huge.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-    const auto counted = planner<presets::full>::plan(huge, *kvtl::geometry::from(huge.shape), 4096);
+    const auto counted = planner_for(huge).plan();
     REQUIRE_FALSE(counted.ok());
     CHECK(counted.error().message.find("max_sequences is 4096 with 1000 layers of 65536 KV heads") !=
           std::string::npos);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/core/plan/settings.hpp>
 #include <kvtl/slots/unit_means.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
@@ -26,29 +27,6 @@ inline constexpr std::uint32_t most_read_through_pages = 128;
 /// Of a manager, whatever is divided among them.
 inline constexpr unsigned most_shards = 256;
 
-/// What a preset's slots say about which fields of the config count.
-struct config_limits {
-    const char* name = "";
-    std::uint32_t kv_heads = 1;
-    bool one_shard = false;          ///< all heads of a sequence belong to one shard
-    bool drops = false;              ///< retention gives entries up
-    bool retrieves = false;          ///< entries become units
-    bool chooses = false;            ///< a selector chooses among these
-    std::uint32_t unit_tokens = 1;   ///< entries of the smallest unit that it can choose
-    bool by_entry = false;           ///< they lie in token order
-    std::uint32_t window_tokens = 0; ///< the preset's own
-    std::uint32_t sink_tokens = 0;   ///< likewise
-};
-
-/// The fields that need no template to be read.
-struct config_numbers {
-    std::size_t max_tokens = 0, max_sequences = 0, memory_bytes = 0, attend_tokens = 0, keep_tokens = 0;
-    std::uint32_t window_tokens = 0, sink_tokens = 0, open_pages = 0, read_through_pages = 0,
-                  centroid_bits = 8;
-    unsigned shards = 0;
-    bool divide_sequences = false, share = false, adapt_prompt = false;
-};
-
 /// What must be attended at least where not everything is, so that something can be chosen: behind what is always
 /// attended comes the arriving token, then a unit.
 [[nodiscard]] constexpr std::size_t least_attended(std::size_t sinks, std::size_t window,
@@ -62,8 +40,10 @@ struct config_numbers {
            attend < least_attended(sinks, window, unit);
 }
 
-[[nodiscard, gnu::cold]] inline status check_numbers(const config_numbers& c,
-                                                     const config_limits& p) noexcept {
+/// Numbers that all presets share. unit_tokens: entries of the smallest unit that can be chosen.
+[[nodiscard, gnu::cold]] inline status check_numbers(const common_settings& c, const policy_facts& p,
+                                                     std::uint32_t kv_heads,
+                                                     std::uint32_t unit_tokens) noexcept {
     constexpr std::uint32_t most_tokens = 1U << 26;
     const auto wrong = errc::invalid_argument;
     if (c.max_tokens == 0 || c.max_tokens > most_tokens)
@@ -71,8 +51,8 @@ struct config_numbers {
     if (c.max_sequences == 0 || c.max_sequences > 4096)
         return status::failure(wrong, "max_sequences is %zu; valid: 1 to 4096", c.max_sequences);
     // A shard without a part of what is divided would never be called.
-    const bool by_sequence = c.divide_sequences && !p.one_shard;
-    const std::size_t parts = p.one_shard ? most_shards : by_sequence ? c.max_sequences : p.kv_heads;
+    const bool by_sequence = c.shard_by == division::sequences && !p.one_shard;
+    const std::size_t parts = p.one_shard ? most_shards : by_sequence ? c.max_sequences : kv_heads;
     if (c.shards == 0 || c.shards > std::min<std::size_t>(parts, most_shards))
         return p.one_shard || parts > most_shards
                    ? status::failure(wrong, "shards is %u; valid: 1 to %u", c.shards, most_shards)
@@ -86,30 +66,30 @@ struct config_numbers {
         return status::failure(wrong, "memory_bytes is 0; valid: least_memory(config) and more");
     if (c.keep_tokens != 0 && !p.drops)
         return status::failure(wrong, "keep_tokens is %zu; valid: 0, as preset %s keeps every entry",
-                               c.keep_tokens, p.name);
+                               c.keep_tokens, c.preset.data());
     if (c.attend_tokens == 0 && (p.retrieves || c.keep_tokens == 0))
         return p.drops && !p.retrieves
                    ? status::failure(wrong,
                                      "keep_tokens and attend_tokens are 0; valid: 1 and more for one of them")
                    : status::failure(wrong, "attend_tokens is 0; valid: 1 and more");
     if (c.window_tokens == 0) return status::failure(wrong, "window_tokens is 0; valid: 1 and more");
-    if (c.window_tokens != p.window_tokens && c.window_tokens != whole_sequence &&
+    if (c.window_tokens != c.preset_window && c.window_tokens != whole_sequence &&
         c.window_tokens != automatic && c.window_tokens > c.max_tokens)
         return status::failure(wrong, "window_tokens is %u; valid: 1 to max_tokens (%zu), or whole_sequence",
                                c.window_tokens, c.max_tokens);
-    if (c.sink_tokens != p.sink_tokens && c.sink_tokens > c.max_tokens)
+    if (c.sink_tokens != c.preset_sinks && c.sink_tokens > c.max_tokens)
         return status::failure(wrong, "sink_tokens is %u; valid: 0 to max_tokens (%zu)", c.sink_tokens,
                                c.max_tokens);
     if (p.chooses && c.window_tokens != automatic &&
-        nothing_to_choose(c.attend_tokens, c.max_tokens, c.sink_tokens, c.window_tokens, p.unit_tokens))
+        nothing_to_choose(c.attend_tokens, c.max_tokens, c.sink_tokens, c.window_tokens, unit_tokens))
         return status::failure(wrong,
                                "attend_tokens is %zu, which leaves preset %s nothing to choose; valid: %zu "
                                "and more (sink_tokens + "
                                "window_tokens = %u + %u and the arriving token are always attended, a unit "
                                "has %u), or max_tokens",
-                               c.attend_tokens, p.name,
-                               least_attended(c.sink_tokens, c.window_tokens, p.unit_tokens), c.sink_tokens,
-                               c.window_tokens, p.unit_tokens);
+                               c.attend_tokens, c.preset.data(),
+                               least_attended(c.sink_tokens, c.window_tokens, unit_tokens), c.sink_tokens,
+                               c.window_tokens, unit_tokens);
     if (!unit_means::valid_bits(c.centroid_bits))
         return status::failure(wrong, "centroid_bits is %u; valid: 8, 16 and 32", c.centroid_bits);
     if (c.open_pages == 0) return status::failure(wrong, "open_pages is 0; valid: 1 and more");
@@ -120,8 +100,8 @@ struct config_numbers {
         return status::failure(wrong,
                                "adapt_prompt is true; valid: false, as preset %s decides what a prompt "
                                "keeps when its last chunk has come",
-                               p.name);
-    if (c.share && c.max_sequences > 1 && p.by_entry && c.window_tokens < c.max_tokens)
+                               c.preset.data());
+    if (c.share && c.max_sequences > 1 && p.sequential && c.window_tokens < c.max_tokens)
         return status::failure(wrong,
                                "share is true; valid with this layout (entries in token order): false, "
                                "as prompts of other sequences would cut a sequence's stream short");
@@ -159,12 +139,11 @@ struct config_numbers {
     return {};
 }
 
-template <class Config> [[nodiscard]] status check_config(const Config& c, const config_limits& p) noexcept {
+[[nodiscard, gnu::cold]] inline status check_config(const common_settings& c, const policy_facts& p,
+                                                    std::uint32_t kv_heads,
+                                                    std::uint32_t unit_tokens) noexcept {
     if (status s = check_attention(c.attention); !s) return s;
-    return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
-                          c.window_tokens, c.sink_tokens, c.open_pages, c.read_through_pages, c.centroid_bits,
-                          c.shards, c.shard_by == division::sequences, c.share, c.adapt_prompt},
-                         p);
+    return check_numbers(c, p, kv_heads, unit_tokens);
 }
 
 [[nodiscard]] constexpr std::size_t whole_pages(std::size_t bytes, std::size_t page = 4096) noexcept {

@@ -12,6 +12,7 @@
 #include <kvtl/config.hpp>
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/cache_types.hpp>
+#include <kvtl/core/plan/settings.hpp>
 #include <kvtl/core/save/compare_identity.hpp>
 #include <kvtl/save/fingerprint.hpp>
 #include <kvtl/save/saved.hpp>
@@ -104,13 +105,15 @@ template <class Config>
     return fingerprint_of(all.take());
 }
 
-/// `plan`: as settled by the planner. calibration: bytes that the policies read.
-template <class Preset>
-[[nodiscard, gnu::cold]] std::vector<identity_field> identity_of(const cache_config<Preset>& c,
-                                                                 const geometry& g, const cache_plan& plan,
-                                                                 std::span<const std::byte> calibration) {
-    using types = cache_types<Preset>;
-    identity_list all;
+/// What the identity says of the policies beside their names and settings.
+struct stored_form {
+    std::string_view element;
+    bool drops = false, retrieves = false, weighted = false;
+    std::uint32_t page_bytes = 0; ///< of the store
+};
+/// The model, how it attends, and what is attended.
+[[gnu::cold]] inline void identify_model(identity_list& all, const common_settings& c, const geometry& g,
+                                         const cache_plan& plan, const stored_form& form) {
     all.add("layers", c.owner.empty() ? g.layers() : c.owner.size());
     all.add("query_heads", g.query_heads());
     all.add("kv_heads", g.kv_heads());
@@ -119,32 +122,51 @@ template <class Preset>
     all.add("attention.softcap", c.attention.softcap);
     all.add_bytes("attention.windows", std::as_bytes(std::span(c.attention.windows)));
     all.add_bytes("owner", std::as_bytes(std::span(c.owner)));
-    all.add("element", element_name<typename types::element_type>());
+    all.add("element", form.element);
     all.add("window_tokens",
-            types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
+            form.retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
     all.add("sink_tokens", c.sink_tokens);
     all.add(may_differ[0], c.attend_tokens);
     all.add(may_differ[1], std::string_view(plan.model.logits.relaxed ? "relaxed" : "exact"));
-    if constexpr (types::drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
-    all.slot("clusterer", Preset::clusterer::name, c.clusterer);
-    all.slot("index", Preset::index::name, c.index);
-    all.slot("selector", Preset::selector::name, c.selector);
-    all.slot("estimator", Preset::estimator::name, c.estimator);
-    all.slot("budget", Preset::budget::name, c.budget);
-    all.slot("retention", Preset::retention::name, c.retention);
-    all.slot("compressor", Preset::compressor::name, c.compressor);
-    all.slot("position", Preset::position::name, c.position);
-    all.slot("layout", Preset::layout::name, c.layout);
-    if constexpr (types::retrieves) {
-        all.add("page_bytes", types::page_format_of(plan.device_page, plan.sizes).page_bytes);
+    if (form.drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
+}
+/// How entries are stored.
+[[gnu::cold]] inline void identify_store(identity_list& all, const cache_plan& plan, const stored_form& form,
+                                         std::span<const std::byte> calibration) {
+    if (form.retrieves) {
+        all.add("page_bytes", form.page_bytes);
         all.add("unit_entries", plan.max_entries);
         all.add("centroid_bits", plan.sizes.centroid_bits);
         all.add("lane_heads", plan.model.lane_heads);
     }
     all.add("key_bytes", plan.sizes.record.key);
     all.add("value_bytes", plan.sizes.record.value);
-    all.add("weighted", types::weighted);
+    all.add("weighted", form.weighted);
     all.add_bytes("calibration", calibration);
+}
+
+/// `plan`: as settled by the planner. calibration: bytes that the policies read.
+template <class Policies>
+[[nodiscard, gnu::cold]] std::vector<identity_field> identity_of(const cache_settings<Policies>& c,
+                                                                 const geometry& g, const cache_plan& plan,
+                                                                 std::span<const std::byte> calibration) {
+    using types = policy_types<Policies>;
+    stored_form form{element_name<typename types::element_type>(), types::drops, types::retrieves,
+                     types::weighted};
+    if constexpr (types::retrieves)
+        form.page_bytes = types::page_format_of(plan.device_page, plan.sizes).page_bytes;
+    identity_list all;
+    identify_model(all, c, g, plan, form);
+    all.slot("clusterer", Policies::clusterer::name, c.clusterer);
+    all.slot("index", Policies::index::name, c.index);
+    all.slot("selector", Policies::selector::name, c.selector);
+    all.slot("estimator", Policies::estimator::name, c.estimator);
+    all.slot("budget", Policies::budget::name, c.budget);
+    all.slot("retention", Policies::retention::name, c.retention);
+    all.slot("compressor", Policies::compressor::name, c.compressor);
+    all.slot("position", Policies::position::name, c.position);
+    all.slot("layout", Policies::layout::name, c.layout);
+    identify_store(all, plan, form, calibration);
     return all.take();
 }
 
