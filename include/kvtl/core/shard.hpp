@@ -35,6 +35,7 @@ namespace kvtl { inline namespace v0 {
 
 /// Stands where a preset has no such stage: it has nothing, and does nothing.
 struct no_stage {
+    static constexpr std::uint32_t most_owners = none;
     static status check_last_queries(const layer_input&) noexcept { return {}; }
     static void before_query(std::uint32_t, std::uint32_t) noexcept {}
     static status prefetch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
@@ -47,10 +48,18 @@ struct no_stage {
     static void parts(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t,
                       std::span<std::byte> = {}) noexcept {}
     static bool hot_set_parts(part_stream&, std::uint32_t, const pool_role&) noexcept { return false; }
+    static void begin_branch(std::uint32_t, std::uint32_t) noexcept {}
+    static status promise_copy(std::uint32_t, std::uint32_t, std::uint32_t = 0) noexcept { return {}; }
+    static void withdraw_copy(std::uint32_t, std::uint32_t, std::uint32_t = 0) noexcept {}
+    static void withdraw_copies(std::uint32_t) noexcept {}
+    static void copy_layer(std::uint32_t, std::uint32_t, std::uint32_t) noexcept {}
+    static status retry_writes(std::uint32_t) noexcept { return {}; }
     static void note_saved(std::uint32_t) noexcept {}
     static status come_to_rest() noexcept { return {}; }
     static bool limit_frames(std::uint32_t, bool) noexcept { return true; }
     static statistics stats() noexcept { return {}; }
+    static sequence_statistics counted() noexcept { return {}; }
+    static void add_held(statistics&, std::uint32_t, std::uint32_t) noexcept {}
 };
 
 template <class Types> class alignas(64) shard final : public shard_base {
@@ -149,7 +158,7 @@ template <class Types> class alignas(64) shard final : public shard_base {
                std::span<std::byte> batch) noexcept {
         if (slides(layer)) return rows_.parts(io, slot, layer, head);
         retention_.parts(io, slot, layer, head);
-        if constexpr (types::in_chains) rows_.parts(io, slot, layer, head);
+        chains().parts(io, slot, layer, head);
         retrieval_.parts(io, slot, layer, head, batch);
     }
 
@@ -179,8 +188,8 @@ template <class Types> class alignas(64) shard final : public shard_base {
     }
     [[nodiscard]] sequence_statistics counted() const noexcept override {
         sequence_statistics s(rows_.counted());
-        if constexpr (types::drops) s += sequence_statistics(retention_.counted());
-        if constexpr (types::retrieves) s += sequence_statistics(retrieval_.counted());
+        s += sequence_statistics(retention_.counted());
+        s += sequence_statistics(retrieval_.counted());
         return s;
     }
     /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
@@ -204,48 +213,33 @@ template <class Types> class alignas(64) shard final : public shard_base {
   private:
     // ------------------------------------------------------------------------------------- branches
     void begin_branch(std::uint32_t parent, std::uint32_t slot) noexcept override {
-        if constexpr (types::drops) retention_.begin_branch(parent, slot);
-        if constexpr (types::retrieves) retrieval_.begin_branch(parent, slot);
-        static_cast<void>(parent), static_cast<void>(slot);
+        retention_.begin_branch(parent, slot);
+        retrieval_.begin_branch(parent, slot);
     }
     status promise_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept override {
         if (slides(layer)) return rows_.promise_copy(from, layer);
-        if constexpr (types::in_chains)
-            if (status s = rows_.promise_copy(from, layer); !s) return s;
-        status done;
-        if constexpr (types::drops) done = retention_.promise_copy(from, to, layer);
-        if constexpr (types::retrieves)
-            if (done.ok()) done = retrieval_.promise_copy(from, to, layer);
-        if constexpr (types::in_chains)
-            if (!done) rows_.withdraw_copy(from, layer);
-        return static_cast<void>(to), done;
+        if (status s = chains().promise_copy(from, layer); !s) return s;
+        status done = retention_.promise_copy(from, to, layer);
+        if (done.ok()) done = retrieval_.promise_copy(from, to, layer);
+        if (!done) chains().withdraw_copy(from, layer);
+        return done;
     }
     void withdraw_copy(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept override {
         if (slides(layer)) return rows_.withdraw_copy(from, layer);
-        if constexpr (types::in_chains) rows_.withdraw_copy(from, layer);
-        if constexpr (types::retrieves) retrieval_.withdraw_copy(from, to, layer);
-        static_cast<void>(to);
+        chains().withdraw_copy(from, layer);
+        retrieval_.withdraw_copy(from, to, layer);
     }
-    void withdraw_copies(std::uint32_t slot) noexcept override {
-        if constexpr (types::retrieves) retrieval_.withdraw_copies(slot);
-        static_cast<void>(slot);
-    }
+    void withdraw_copies(std::uint32_t slot) noexcept override { retrieval_.withdraw_copies(slot); }
     status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept override {
         if (slides(layer)) return rows_.copy_layer(from, to, layer), status{};
         if constexpr (types::retrieves)
             if (status s = retrieval_.copy_layer(from, to, layer); !s) return s;
-        if constexpr (types::drops) retention_.copy_layer(from, to, layer);
-        if constexpr (types::in_chains) rows_.copy_layer(from, to, layer);
+        retention_.copy_layer(from, to, layer);
+        chains().copy_layer(from, to, layer);
         return {};
     }
-    [[nodiscard]] std::uint32_t most_owners() const noexcept override {
-        if constexpr (types::retrieves) return store_of<types>::most_owners;
-        return none;
-    }
-    status retry_own_writes(std::uint32_t slot) noexcept override {
-        if constexpr (types::retrieves) return retrieval_.retry_writes(slot);
-        return static_cast<void>(slot), status{};
-    }
+    [[nodiscard]] std::uint32_t most_owners() const noexcept override { return retrieval::most_owners; }
+    status retry_own_writes(std::uint32_t slot) noexcept override { return retrieval_.retry_writes(slot); }
     void forget(std::uint32_t slot) noexcept override {
         rows_.end(slot);
         retention_.end(slot);
@@ -253,21 +247,22 @@ template <class Types> class alignas(64) shard final : public shard_base {
     }
     [[nodiscard]] statistics counters() const noexcept override {
         statistics s = retention_.stats();
-        if constexpr (hands_over)
-            s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
+        if (hands_over) s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         s += retrieval_.stats();
         statistics rows = rows_.stats();
-        if constexpr (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
+        if (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
         return s += rows, s;
     }
     [[nodiscard]] statistics held(std::uint32_t slot, std::uint32_t layer) const noexcept override {
         statistics s;
-        const bool rows = slides(layer);
-        if (rows || types::in_chains) rows_.add_held(s, slot, layer);
+        if (slides(layer)) {
+            rows_.add_held(s, slot, layer);
+        } else {
+            chains().add_held(s, slot, layer);
+            if (!hands_over) retention_.add_held(s, slot, layer);
+            retrieval_.add_held(s, slot, layer);
+        }
         if (!types::drops) s.kept_entries = 0;
-        if (rows) return s;
-        if constexpr (types::drops && !hands_over) retention_.add_held(s, slot, layer);
-        if constexpr (types::retrieves) retrieval_.add_held(s, slot, layer);
         return s;
     }
 
@@ -279,6 +274,20 @@ template <class Types> class alignas(64) shard final : public shard_base {
             return rows_;
         else
             return retention_;
+    }
+
+    /// Rows and records of all that is kept, where decode attends these; else nothing.
+    [[nodiscard]] decltype(auto) chains() noexcept {
+        if constexpr (types::in_chains)
+            return (rows_);
+        else
+            return no_stage{};
+    }
+    [[nodiscard]] decltype(auto) chains() const noexcept {
+        if constexpr (types::in_chains)
+            return (rows_);
+        else
+            return no_stage{};
     }
 
     /// The prompt of this layer is not somewhere on its way.

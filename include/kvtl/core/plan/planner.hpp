@@ -383,6 +383,15 @@ template <class E, class Codec> [[gnu::cold]] void measure_row_layers(sized_cach
     a.parts.frames += a.plan.division.shards * a.chain_bytes();
 }
 
+/// What a state says of its settings; nothing where it does not check them.
+template <class State, class Config>
+[[nodiscard, gnu::cold]] status check_settings(const Config& c) noexcept {
+    if constexpr (requires { State::check(c); })
+        return State::check(c);
+    else
+        return static_cast<void>(c), status{};
+}
+
 template <class Policies> class planner final : public cache_planner {
   public:
     using types = policy_types<Policies>;
@@ -467,16 +476,12 @@ template <class Policies> class planner final : public cache_planner {
 
     [[nodiscard, gnu::cold]] status check_policies() const noexcept override {
         const auto& c = config_;
-        if constexpr (requires { types::index_state::check(c.index); })
-            if (status s = types::index_state::check(c.index); !s) return s;
-        if constexpr (requires { types::selector_state::check(c.selector); })
-            if (status s = types::selector_state::check(c.selector); !s) return s;
-        if constexpr (requires { types::estimator_state::check(c.estimator); })
-            if (status s = types::estimator_state::check(c.estimator); !s) return s;
-        if constexpr (requires { types::schedule::check(c.schedule); })
-            if (status s = types::schedule::check(c.schedule); !s) return s;
-        if constexpr (types::retrieves)
-            if (status s = types::clusterer_state::check(c.clusterer); !s) return s;
+        for (const status& s : {check_settings<typename types::index_state>(c.index),
+                                check_settings<typename types::selector_state>(c.selector),
+                                check_settings<typename types::estimator_state>(c.estimator),
+                                check_settings<typename types::schedule>(c.schedule),
+                                check_settings<typename types::clusterer_state>(c.clusterer)})
+            if (!s) return s;
         if constexpr (requires {
                           types::codec::check_units(c.compressor, c.clusterer.group_tokens, c.sink_tokens);
                       })

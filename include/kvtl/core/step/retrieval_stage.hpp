@@ -385,6 +385,8 @@ template <class Types> class retrieval_stage {
             for (const lane_ref& ref : r_.lanes_of(slot, layer)) r_.store.note_saved(ref.id);
     }
 
+    /// Sequences that may share a page.
+    static constexpr std::uint32_t most_owners = store_of<types>::most_owners;
     /// A branch begins: what belongs to all of its layers.
     void begin_branch(std::uint32_t parent, std::uint32_t to) noexcept { r_.bars.copy(parent, to); }
     /// A branch will copy this layer: what that takes is kept for it. A failed write of its pages is found now. After an error
