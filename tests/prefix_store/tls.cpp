@@ -34,14 +34,22 @@ struct certificates {
         make("good", "IP:127.0.0.1,DNS:localhost", "30");
         make("named", "DNS:elsewhere.example", "30");
         make("ended", "IP:127.0.0.1", "-1");
+        make("mine", "DNS:client", "30");
+        run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=stranger "
+            "-keyout " +
+            file("stranger.key") + " -out " + file("stranger.pem"));
+        run("pkey -in " + file("mine.key") + " -aes128 -passout pass:word -out " + file("locked.key"));
+        std::ofstream(file("both.pem"))
+            << std::ifstream(file("mine.pem")).rdbuf() << std::ifstream(file("mine.key")).rdbuf();
     }
     [[nodiscard]] std::string file(const std::string& name) const { return folder.file(name); }
-    [[nodiscard]] std::vector<std::string> server(const std::string& name, const std::string& port) const {
+    [[nodiscard]] std::vector<std::string> server(const std::string& name, const std::string& port,
+                                                  const std::string& asks_clients = "no") const {
         return {"--tls-port",         port,
                 "--tls-cert-file",    file(name + ".pem"),
                 "--tls-key-file",     file(name + ".key"),
                 "--tls-ca-cert-file", file("ca.pem"),
-                "--tls-auth-clients", "no"};
+                "--tls-auth-clients", asks_clients};
     }
 
   private:
@@ -58,9 +66,13 @@ struct certificates {
     }
 };
 
-store open_tls(const kvtl::server_address& at, const std::string& ca) {
-    auto s = store::open(
-        {.servers = {at}, .stream = {.ca_file = ca}, .stall = 5s, .retry_first = 1ms, .retry_most = 1ms});
+store open_tls(const kvtl::server_address& at, const std::string& ca, const std::string& cert = {},
+               const std::string& key = {}) {
+    auto s = store::open({.servers = {at},
+                          .stream = {.ca_file = ca, .cert_file = cert, .key_file = key},
+                          .stall = 5s,
+                          .retry_first = 1ms,
+                          .retry_most = 1ms});
     REQUIRE(s.ok());
     return *std::move(s);
 }
@@ -124,6 +136,33 @@ TEST_CASE_FIXTURE(certificates, "TLS: a certificate for another name, and one th
         CHECK(s.code() == kvtl::errc::file_refused);
         CHECK(std::string(s.what()).find(name == "named" ? "mismatch" : "expired") != std::string::npos);
     }
+}
+
+TEST_CASE_FIXTURE(certificates, "TLS: a server that asks who calls") {
+    if (!redis_is_there()) return;
+    const std::string port = std::to_string(free_port());
+    const redis_server server(this->server("good", port, "yes"));
+    const kvtl::server_address at{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))};
+    const auto check = [&](const std::string& cert, const std::string& key) {
+        return open_tls(at, file("ca.pem"), cert.empty() ? cert : file(cert), key.empty() ? key : file(key))
+            .check(soon());
+    };
+    for (const auto& [cert, key] : {std::pair{"mine.pem", "mine.key"}, std::pair{"both.pem", ""}}) {
+        const kvtl::status s = check(cert, key);
+        CHECK_MESSAGE(s.ok(), std::string(s.what()));
+    }
+    const auto refused = [&](const std::string& cert, const std::string& key, const std::string& words) {
+        const kvtl::status s = check(cert, key);
+        CAPTURE(std::string(s.what()));
+        CHECK(s.code() == kvtl::errc::file_refused);
+        CHECK(std::string(s.what()).find(words) != std::string::npos);
+    };
+    refused("", "", "it refuses our certificate, of which there is none: ");
+    refused("stranger.pem", "stranger.key", "it refuses our certificate, ");
+    refused("none.pem", "mine.key", "none.pem' has no certificate to show; valid: a PEM file");
+    refused("mine.pem", "", "mine.pem' has no key of the certificate");
+    refused("mine.pem", "good.key", "good.key' has no key of the certificate"); // another's
+    refused("mine.pem", "locked.key", "valid: a PEM file without a passphrase");
 }
 
 } // namespace tls_test

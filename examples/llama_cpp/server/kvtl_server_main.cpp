@@ -62,7 +62,7 @@ struct arguments : engine::run_options {
     std::string store;
     std::size_t store_mib = 4096;
     std::size_t write_mib = 0;
-    std::string remote, remote_ca, remote_password;
+    std::string remote, remote_ca, remote_cert, remote_key, remote_password;
     std::size_t remote_timeout = 2000;
     std::size_t remote_ttl = 86400;
 
@@ -99,6 +99,10 @@ void define_options(CLI::App& app, arguments& a) {
                    "rediss://.. (default: nowhere)");
     app.add_option("--remote-ca", a.remote_ca,
                    "PEM file of the certificates to trust with rediss:// (default: those of the system)");
+    app.add_option("--remote-cert", a.remote_cert,
+                   "PEM file of the certificate that is shown to servers of rediss:// which ask for one");
+    app.add_option("--remote-key", a.remote_key,
+                   "PEM file of its key, without a passphrase (default: in the file of --remote-cert)");
     app.add_option(
         "--remote-password-file", a.remote_password,
         "file whose first line is the password of --remote, which other users can read on a command line");
@@ -126,6 +130,9 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.remote.empty() || a.store_mib != 0, "--remote: valid: with a store (--store-mib 1 or more)");
     require(a.remote_ca.empty() || a.remote.starts_with("rediss://"),
             "--remote-ca: valid: with --remote rediss://..");
+    require(a.remote_cert.empty() || a.remote.starts_with("rediss://"),
+            "--remote-cert: valid: with --remote rediss://..");
+    require(a.remote_key.empty() || !a.remote_cert.empty(), "--remote-key: valid: with --remote-cert");
     require(a.remote_password.empty() || a.remote.starts_with("redis"),
             "--remote-password-file: valid: with --remote redis://.. or rediss://..");
     require(a.remote_timeout >= 1 && a.remote_timeout <= 60000, "--remote-timeout-ms: valid: 1 to 60000");
@@ -194,6 +201,8 @@ void keep_conversations(const arguments& a, llama_run::session& session, kvtl_se
     if (!a.remote.empty())
         remote.emplace(kvtl_server::remote_options{.place = a.remote,
                                                    .ca_file = a.remote_ca,
+                                                   .cert_file = a.remote_cert,
+                                                   .key_file = a.remote_key,
                                                    .password_file = a.remote_password,
                                                    .timeout = std::chrono::milliseconds(a.remote_timeout),
                                                    .ttl = std::chrono::seconds(a.remote_ttl)},

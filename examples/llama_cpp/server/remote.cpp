@@ -139,7 +139,9 @@ remote_place open_remote(const remote_options& o, const std::string& names) {
     require(place.starts_with(secure),
             std::string("--remote: the place begins with none of its kinds") + valid_places);
 #ifdef KVTL_HAS_TLS
-    return tier_on<kvtl::tls_stream>(place.substr(secure.size()), {.ca_file = o.ca_file}, o, names);
+    return tier_on<kvtl::tls_stream>(place.substr(secure.size()),
+                                     {.ca_file = o.ca_file, .cert_file = o.cert_file, .key_file = o.key_file},
+                                     o, names);
 #else
     throw engine::bad_input(
         "--remote: this build has no TLS (OpenSSL 3 was missing); valid: folder:PATH, redis://..");

@@ -35,6 +35,8 @@ namespace kvtl_server {
 struct remote_options {
     std::string place{};         ///< folder:PATH, redis://.., rediss://..; "": none
     std::string ca_file{};       ///< of rediss://; "": those of the system
+    std::string cert_file{};     ///< of rediss://: what the server is shown; "": nothing
+    std::string key_file{};      ///< its key; "": in cert_file
     std::string password_file{}; ///< whose first line is the password of the servers; "": as `place` has it
     std::chrono::milliseconds timeout{2000};
     std::chrono::seconds ttl{86400};

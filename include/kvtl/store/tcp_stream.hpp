@@ -110,6 +110,12 @@ class tcp_stream {
 
     /// Writes all of the pieces, which it changes.
     [[nodiscard]] status write(std::span<::iovec> pieces, const call_time& time) {
+        const status s = send(pieces, time);
+        if (!s) close();
+        return s;
+    }
+    /// The same. Where the other side has closed the connection, what it said before that can still be read.
+    [[nodiscard]] status send(std::span<::iovec> pieces, const call_time& time) {
         while (!pieces.empty()) {
             if (pieces.front().iov_len == 0) {
                 pieces = pieces.subspan(1);
@@ -120,7 +126,7 @@ class tcp_stream {
             message.msg_iovlen = pieces.size();
             auto n = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
             if (n < 0 && errno == EINTR) continue;
-            if (n < 0 && errno != EAGAIN) return failure("writing", errno);
+            if (n < 0 && errno != EAGAIN) return said("writing", errno);
             if (n < 0)
                 if (status s = wait(POLLOUT, "writing", time.next()); !s) return s;
             for (::iovec& p : pieces) {
@@ -153,12 +159,15 @@ class tcp_stream {
     /// Closes the connection.
     [[nodiscard, gnu::cold]] status failure(const char* doing, int why = 0) noexcept {
         close();
+        return said(doing, why);
+    }
+
+  private:
+    [[nodiscard, gnu::cold]] status said(const char* doing, int why) const noexcept {
         if (why == 0) return status::failure(errc::io_error, "server %.80s: %s", name_.c_str(), doing);
         return status::failure(errc::io_error, "server %.80s: %s: %s", name_.c_str(), doing,
                                std::strerror(why));
     }
-
-  private:
     [[nodiscard]] status connect_to(const ::addrinfo& to, const call_time& time) {
         fd_ = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol);
         if (fd_ < 0) return failure("connecting", errno);

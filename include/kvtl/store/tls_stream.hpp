@@ -1,7 +1,9 @@
 // A connection over TLS with the calls of tcp_stream: resp_store<tls_stream> speaks to servers that want it. Needs OpenSSL 3.
 //
 // Checks: TLS 1.2 or newer. The certificate must lead to one of `ca_file`, or of the system's, and name the host that was asked for.
-// Errors: file_refused for a certificate that does not, with OpenSSL's reason; io_error for all else.
+//         A server that asks who calls is shown the certificate of `cert_file`.
+// Errors: file_refused for a certificate that does not, for a file that has none, and where the server refuses ours, with
+//         OpenSSL's reason; io_error for all else.
 // Memory: 32 KiB, and what OpenSSL allocates.
 // Cost:   one copy more than OpenSSL's own sockets. Bytes go through tcp_stream, which keeps deadlines and raises no SIGPIPE.
 // SPDX-License-Identifier: MIT
@@ -15,6 +17,7 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -27,7 +30,9 @@ namespace kvtl { inline namespace v0 {
 class tls_stream {
   public:
     struct options {
-        std::string ca_file{}; ///< PEM of the certificates to trust; empty: the system's
+        std::string ca_file{};   ///< PEM of the certificates to trust; empty: the system's
+        std::string cert_file{}; ///< PEM of our own certificate, then of those that it leads to; empty: none
+        std::string key_file{};  ///< PEM of its key, without a passphrase; empty: it is in cert_file
     };
 
     tls_stream() = default;
@@ -67,7 +72,7 @@ class tls_stream {
                                       [&] { return ::SSL_write_ex(ssl_.get(), p.iov_base, part, &n); });
                     !s)
                     return s;
-                if (status s = send_out(time); !s) return s;
+                if (status s = send_out(time); !s) return lost(s, time);
                 p.iov_base = static_cast<std::byte*>(p.iov_base) + n;
                 p.iov_len -= n;
             }
@@ -83,10 +88,29 @@ class tls_stream {
 
     [[nodiscard]] status failure(const char* doing) const noexcept {
         char why[120] = "it closed the connection";
-        if (const auto code = ::ERR_get_error(); code != 0) ::ERR_error_string_n(code, why, sizeof why);
+        const auto code = ::ERR_get_error();
+        if (code != 0) ::ERR_error_string_n(code, why, sizeof why);
+        if (refuses_us(ERR_GET_REASON(code)))
+            return status::failure(
+                errc::file_refused, "server %.80s: it refuses our certificate, %s: %s", tcp_.name().c_str(),
+                options_.cert_file.empty() ? "of which there is none" : options_.cert_file.c_str(), why);
         return status::failure(errc::io_error, "server %.80s: %s: %s", tcp_.name().c_str(), doing, why);
     }
+    /// The server's alert says that it wants a certificate, or another one.
+    [[nodiscard]] static bool refuses_us(int reason) noexcept {
+        constexpr std::array alerts = {SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED, SSL_R_TLSV1_ALERT_UNKNOWN_CA,
+                                       SSL_R_SSLV3_ALERT_BAD_CERTIFICATE,
+                                       SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED,
+                                       SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN};
+        return std::find(alerts.begin(), alerts.end(), reason) != alerts.end();
+    }
     [[nodiscard, gnu::cold]] status open_context() {
+        const status s = fill_context();
+        if (!s) context_.reset();
+        ::ERR_clear_error();
+        return s;
+    }
+    [[nodiscard, gnu::cold]] status fill_context() {
         ::ERR_clear_error();
         context_.reset(::SSL_CTX_new(::TLS_client_method()));
         if (!context_) return failure("opening TLS");
@@ -98,12 +122,26 @@ class tls_stream {
             options_.ca_file.empty()
                 ? ::SSL_CTX_set_default_verify_paths(context_.get())
                 : ::SSL_CTX_load_verify_locations(context_.get(), options_.ca_file.c_str(), nullptr);
-        if (read == 1) return {};
-        context_.reset();
-        ::ERR_clear_error();
-        return status::failure(errc::file_refused,
-                               "TLS: '%.120s' has no certificates to trust; valid: a PEM file",
-                               options_.ca_file.c_str());
+        if (read != 1)
+            return status::failure(errc::file_refused,
+                                   "TLS: '%.120s' has no certificates to trust; valid: a PEM file",
+                                   options_.ca_file.c_str());
+        return options_.cert_file.empty() ? status{} : use_own_certificate();
+    }
+    [[nodiscard, gnu::cold]] status use_own_certificate() {
+        ::SSL_CTX_set_default_passwd_cb(context_.get(),
+                                        [](char*, int, int, void*) { return 0; }); // asks nobody
+        if (::SSL_CTX_use_certificate_chain_file(context_.get(), options_.cert_file.c_str()) != 1)
+            return status::failure(errc::file_refused,
+                                   "TLS: '%.120s' has no certificate to show; valid: a PEM file",
+                                   options_.cert_file.c_str());
+        const std::string& key = options_.key_file.empty() ? options_.cert_file : options_.key_file;
+        if (::SSL_CTX_use_PrivateKey_file(context_.get(), key.c_str(), SSL_FILETYPE_PEM) != 1)
+            return status::failure(errc::file_refused,
+                                   "TLS: '%.100s' has no key of the certificate '%.100s'; valid: a PEM file "
+                                   "without a passphrase",
+                                   key.c_str(), options_.cert_file.c_str());
+        return {};
     }
     [[nodiscard, gnu::cold]] status shake_hands(const server_address& to, const call_time& time) {
         if (!context_)
@@ -145,7 +183,7 @@ class tls_stream {
             const int why = done == 1 ? SSL_ERROR_NONE : ::SSL_get_error(ssl_.get(), done);
             const status refused =
                 why == SSL_ERROR_NONE || why == SSL_ERROR_WANT_READ ? status{} : failure(doing);
-            if (status s = send_out(time); !s && refused.ok()) return s; // an alert goes out, too
+            if (status s = send_out(time); !s && refused.ok()) return lost(s, time); // an alert goes out, too
             if (done == 1) return {};
             if (!refused) return refused;
             std::size_t n = 0;
@@ -163,9 +201,23 @@ class tls_stream {
         const long n = ::BIO_ctrl(out, BIO_CTRL_INFO, 0, static_cast<void*>(&bytes));
         if (n <= 0) return {};
         ::iovec all{bytes, static_cast<std::size_t>(n)};
-        const status s = tcp_.write(std::span(&all, 1), time);
+        const status s = tcp_.send(std::span(&all, 1), time);
         static_cast<void>(::BIO_ctrl(out, BIO_CTRL_RESET, 0, nullptr));
         return s;
+    }
+    /// The connection broke while something was sent. A server that refuses our certificate has said so before.
+    [[nodiscard, gnu::cold]] status lost(const status& s, const call_time& time) {
+        status why = s;
+        std::size_t n = 0;
+        buffer_.resize(std::size_t{32} << 10);
+        if (tcp_.is_open() && tcp_.has_ended() && tcp_.read(buffer_, n, time).ok() &&
+            ::BIO_write(::SSL_get_rbio(ssl_.get()), buffer_.data(), static_cast<int>(n)) > 0) {
+            ::ERR_clear_error();
+            if (::SSL_read_ex(ssl_.get(), buffer_.data(), 1, &n) != 1)
+                if (const status last = failure("writing"); last.code() == errc::file_refused) why = last;
+        }
+        tcp_.close();
+        return why;
     }
 
     options options_;

@@ -217,14 +217,15 @@ class OnRedis(Base):
                             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"],
                            cwd=self.folder, check=True, capture_output=True)
         Redis(self, "--tls-port", str(port), "--tls-cert-file", str(self.folder / "right.pem"), "--tls-key-file",
-              str(self.folder / "right.key"), "--tls-ca-cert-file", str(self.folder / "right.pem"), "--tls-auth-clients", "no")
+              str(self.folder / "right.key"), "--tls-ca-cert-file", str(self.folder / "right.pem"), "--tls-auth-clients", "yes")
         remote = f"rediss://127.0.0.1:{port}"
         said = self.refused(remote, "--remote-ca", "other.pem")
         if "no TLS" in said:
             self.skipTest("this build has no TLS")
         self.assertIn("its certificate is refused", said)
         self.assertIn("no certificates to trust", self.refused(remote, "--remote-ca", "none.pem"))
-        self.goes_on(remote, "--remote-ca", "right.pem")
+        self.assertIn("it refuses our certificate, of which there is none", self.refused(remote, "--remote-ca", "right.pem"))
+        self.goes_on(remote, "--remote-ca", "right.pem", "--remote-cert", "right.pem", "--remote-key", "right.key")
 
     def test_a_remote_that_is_not_there_comes_later(self):
         redis = Redis(self)
@@ -310,6 +311,7 @@ class BadInput(Base):
             self.assertEqual(len(said), 1, (remote, done.stderr))
             self.assertNotIn("secret", done.stderr)
         for arguments in (["--remote", "folder:.", "--store-mib", "0"], ["--remote-ca", "x"],
+                          ["--remote", "redis://h:1", "--remote-cert", "x"], ["--remote", "rediss://h:1", "--remote-key", "x"],
                           ["--remote", "folder:.", "--remote-password-file", "x"],
                           ["--store", "s", "--remote", "redis://:secret@h:1", "--remote-password-file", "password"],
                           ["--store", "s", "--remote", "redis://h:1", "--remote-password-file", "empty"], ["--remote-timeout-ms", "0"],
