@@ -118,13 +118,14 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
                 errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
         if (status s = c.threads.check(); !s) return s;
-        const auto own = settings_of_stores(settings_from(c));
-        if (!own) return own.error();
+        auto settings = settings_from(c);
+        const auto stores = stores_of(settings);
+        if (!stores) return stores.error();
         std::uint32_t page = 4096;
         for (;;) {
-            planner_type planned(own->config, own->model, page, own->bases.bytes());
+            planner_type planned(settings, stores->model, page, stores->bases.bytes());
             if (const auto bytes = planned.plan(); !bytes) return bytes.error();
-            auto made = open_core(*own, planned);
+            auto made = open_core(settings, *stores, planned);
             if (!made) return made.error();
             if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
             page = (*made)->device_info().page; // a device with larger pages: plan again for it
@@ -210,9 +211,9 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     [[nodiscard, gnu::cold]] static result<sized_cache> least_plan(const config& c) {
         auto settings = settings_from(c);
         settings.memory_bytes = 1;
-        const auto own = settings_of_stores(std::move(settings));
-        if (!own) return own.error();
-        planner_type planned(own->config, own->model, 4096, own->bases.bytes());
+        const auto stores = stores_of(settings);
+        if (!stores) return stores.error();
+        planner_type planned(settings, stores->model, 4096, stores->bases.bytes());
         if (const auto bytes = planned.least(); !bytes) return bytes.error();
         return std::move(planned.sizes);
     }

@@ -120,18 +120,14 @@ settle_stores(common_settings& c, const calibration_needs& needs, const sharing_
     out.model = *geometry::from(c.shape, c.attention.scale);
     return out;
 }
-/// The same with the settings of the policies.
-template <class Policies> struct store_settings : common_stores { cache_settings<Policies> config; };
 template <class Policies>
-[[nodiscard, gnu::cold]] result<store_settings<Policies>> settings_of_stores(cache_settings<Policies> c) {
+[[nodiscard, gnu::cold]] result<common_stores> stores_of(cache_settings<Policies>& c) {
     auto model = geometry::from(c.shape, c.attention.scale);
     if (!model) return model.error();
-    auto stores =
-        settle_stores(c, calibration_needs_of(c, *model),
-                      {detail::codec_encodes_input<typename Policies::compressor>(),
-                       detail::layers_that_share<typename Policies::selector>(), Policies::selector::name});
-    if (!stores) return stores.error();
-    return store_settings<Policies>{*std::move(stores), std::move(c)};
+    return settle_stores(c, calibration_needs_of(c, *model),
+                         {detail::codec_encodes_input<typename Policies::compressor>(),
+                          detail::layers_that_share<typename Policies::selector>(),
+                          Policies::selector::name});
 }
 
 /// Storage of a preset that stores something; nothing otherwise.
@@ -241,8 +237,7 @@ struct cache_memory {
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Policies>
 [[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<policy_types<Policies>>>>
-open_core(const store_settings<Policies>& of, const planner<Policies>& planned) {
-    const cache_settings<Policies>& c = of.config;
+open_core(const cache_settings<Policies>& c, const common_stores& of, const planner<Policies>& planned) {
     const geometry& g = of.model;
     const sized_cache& a = planned.sizes;
     using types = policy_types<Policies>;
