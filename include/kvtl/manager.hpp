@@ -118,14 +118,14 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
                 errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
         if (status s = c.threads.check(); !s) return s;
-        auto settings = settings_from(c);
-        const auto stores = stores_of(settings);
+        planner_type planner(c);
+        const auto stores = stores_of(planner.config);
         if (!stores) return stores.error();
         std::uint32_t page = 4096;
         for (;;) {
-            planner_type planned(settings, stores->model, page, stores->bases.bytes());
-            if (const auto bytes = planned.plan(); !bytes) return bytes.error();
-            auto made = open_core(settings, *stores, planned);
+            if (const auto bytes = planner.plan({stores->model, page, stores->bases.bytes()}); !bytes)
+                return bytes.error();
+            auto made = open_core(*stores, planner);
             if (!made) return made.error();
             if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
             page = (*made)->device_info().page; // a device with larger pages: plan again for it
@@ -209,13 +209,13 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
 
     /// The plan with the least memory.
     [[nodiscard, gnu::cold]] static result<sized_cache> least_plan(const config& c) {
-        auto settings = settings_from(c);
-        settings.memory_bytes = 1;
-        const auto stores = stores_of(settings);
+        planner_type planner(c);
+        planner.config.memory_bytes = 1;
+        const auto stores = stores_of(planner.config);
         if (!stores) return stores.error();
-        planner_type planned(settings, stores->model, 4096, stores->bases.bytes());
-        if (const auto bytes = planned.least(); !bytes) return bytes.error();
-        return std::move(planned.sizes);
+        const auto bytes = planner.least({stores->model, 4096, stores->bases.bytes()});
+        if (!bytes) return bytes.error();
+        return std::move(planner.sizes);
     }
 
     explicit kv_manager(std::unique_ptr<preset_core<types>> c) noexcept : calls(std::move(c)) {}

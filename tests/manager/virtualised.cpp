@@ -66,10 +66,10 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
 }
 
 template <class Cache> kvtl::cache_plan plan_of(const typename Cache::config& c) {
-    auto planner = planner_for(c);
+    planner_for planner(c);
     const auto bytes = planner.plan();
     REQUIRE_MESSAGE(bytes.ok(), (bytes.ok() ? std::string() : bytes.error().message));
-    return planner.sizes.plan;
+    return planner.sizes().plan;
 }
 /// memory_bytes with which every pool gets so many frames.
 template <class Cache> std::size_t memory_for(typename Cache::config c, std::uint32_t frames) {

@@ -394,9 +394,9 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
     c.max_tokens = d.max_tokens = 2000;
     c.memory_bytes = *turns::least_memory(c) + (std::size_t{1} << 20);
     const auto plan_of = []<class Cache>(const typename Cache::config& config) {
-        auto planner = planner_for(config);
+        planner_for planner(config);
         REQUIRE(planner.plan().ok());
-        return planner.sizes;
+        return planner.sizes();
     };
     const auto virtualised = plan_of.operator()<turns>(c);
     d.memory_bytes = std::size_t{1} << 32;

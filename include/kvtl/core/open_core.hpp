@@ -32,6 +32,14 @@ struct calibration_needs {
     std::uint32_t rank = 0;          ///< directions that are used; 0: all
     const char* rank_name = nullptr; ///< the setting that says how many
 };
+template <class Policies> [[nodiscard]] consteval bool reads_calibration() {
+    return detail::calibrated_kinds<typename Policies::compressor>() != 0 || requires {
+        Policies::index::calibrated;
+    }
+    || requires {
+        Policies::retention::score::calibrated;
+    };
+}
 template <class Policies>
 [[nodiscard, gnu::cold]] calibration_needs calibration_needs_of(const cache_settings<Policies>& c,
                                                                 const geometry& g) noexcept {
@@ -57,7 +65,7 @@ template <class Policies>
 [[nodiscard, gnu::cold]] inline result<calibration_blob>
 open_calibration(const common_settings& c, const geometry& g, const calibration_needs& n) {
     calibration_blob out;
-    if ((n.of_codec | n.of_index | n.of_score) == 0 || (c.calibration.empty() && !n.required)) return out;
+    if (c.calibration.empty() && !n.required) return out;
     if (c.calibration.empty())
         return error{errc::unsupported, "calibration is empty; preset " + std::string(c.preset) +
                                             " needs a calibration file with section " +
@@ -84,15 +92,8 @@ struct sharing_limits {
     std::string_view selector;  ///< which makes it
 };
 /// Settings become those of stores: layers and windows count stores, and `owner` is empty if no layers share.
-[[nodiscard, gnu::cold]] inline result<common_stores>
-settle_stores(common_settings& c, const calibration_needs& needs, const sharing_limits& limits) {
-    auto model = geometry::from(c.shape, c.attention.scale);
-    if (!model) return model.error();
-    auto layers = layer_map::make(c.owner, c.shape.layers);
-    if (!layers) return layers.error();
-    auto bases = open_calibration(c, *model, needs);
-    if (!bases) return bases.error();
-    common_stores out{*model, *std::move(layers), *std::move(bases)};
+[[nodiscard, gnu::cold]] inline result<common_stores> settle_stores(common_settings& c, common_stores out,
+                                                                    const sharing_limits& limits) {
     if (!out.layers.shares()) return c.owner.clear(), std::move(out);
     if (out.bases.bytes() != 0)
         return status::failure(errc::unsupported,
@@ -124,7 +125,15 @@ template <class Policies>
 [[nodiscard, gnu::cold]] result<common_stores> stores_of(cache_settings<Policies>& c) {
     auto model = geometry::from(c.shape, c.attention.scale);
     if (!model) return model.error();
-    return settle_stores(c, calibration_needs_of(c, *model),
+    auto layers = layer_map::make(c.owner, c.shape.layers);
+    if (!layers) return layers.error();
+    common_stores stores{*model, *std::move(layers), {}};
+    if constexpr (reads_calibration<Policies>()) {
+        auto bases = open_calibration(c, *model, calibration_needs_of(c, *model));
+        if (!bases) return bases.error();
+        stores.bases = *std::move(bases);
+    }
+    return settle_stores(c, std::move(stores),
                          {detail::codec_encodes_input<typename Policies::compressor>(),
                           detail::layers_that_share<typename Policies::selector>(),
                           Policies::selector::name});
@@ -237,7 +246,8 @@ struct cache_memory {
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Policies>
 [[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<policy_types<Policies>>>>
-open_core(const cache_settings<Policies>& c, const common_stores& of, const planner<Policies>& planned) {
+open_core(const common_stores& of, const planner<Policies>& planned) {
+    const cache_settings<Policies>& c = planned.config;
     const geometry& g = of.model;
     const sized_cache& a = planned.sizes;
     using types = policy_types<Policies>;

@@ -33,9 +33,9 @@ kvtl::result<kvtl::sized_cache> planned(std::size_t max_tokens, std::size_t max_
     c.memory_bytes = std::size_t{1} << 50;
     c.shards = shards;
     c.prefill_tokens = 1024; // what comes after it is kept whole
-    auto planner = planner_for(c);
+    planner_for planner(c);
     if (const auto bytes = planner.plan(); !bytes) return bytes.error();
-    return planner.sizes;
+    return planner.sizes();
 }
 
 template <class Preset> void too_large(const std::string& what) {
@@ -82,9 +82,9 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
         c.memory_bytes = std::size_t{1} << 50;
         c.shards = shards;
         c.shard_by = kvtl::division::sequences;
-        auto planner = planner_for(c);
+        planner_for planner(c);
         REQUIRE(planner.plan().ok());
-        return planner.sizes.parts.metadata - planner.rows.plan.blocks * sizeof(std::uint32_t) * shards;
+        return planner.sizes().parts.metadata - planner.rows().plan.blocks * sizeof(std::uint32_t) * shards;
     };
     CHECK(metadata(8) < metadata(1) + metadata(1) / 10);
 }
@@ -105,10 +105,10 @@ TEST_CASE("a bound that is too small: the knob that is named leads where the err
     auto fewer = c;
     fewer.keep_tokens = 128;
     CHECK(std::stoull(text.substr(at + phrase.size())) == *planner_for(fewer).least());
-    auto planner = planner_for(c);
+    planner_for planner(c);
     const auto least_bytes = planner.least();
     REQUIRE(least_bytes.ok());
-    const kvtl::sized_cache& least = planner.sizes;
+    const kvtl::sized_cache& least = planner.sizes();
     CHECK(least.least_bytes == *least_bytes);
     CHECK(text.find("needs at least " + std::to_string(least.least_bytes)) != std::string::npos);
     CHECK(least.parts.total() == least.least_bytes);
@@ -163,11 +163,11 @@ TEST_CASE("what query heads choose together, each for itself, does not wrap arou
     for (const std::size_t attended :
          {std::size_t{1} << 20, std::size_t{1} << 26}) { // 64 heads: 2^26 and 2^32
         c.attend_tokens = attended;
-        auto planner = planner_for(c);
+        planner_for planner(c);
         const auto bytes = planner.plan();
         REQUIRE_MESSAGE(bytes.ok(), bytes.error().message);
-        CHECK(planner.sizes.plan.chosen_per_lane >= std::max(fewer, 1U << 20));
-        fewer = planner.sizes.plan.chosen_per_lane;
+        CHECK(planner.sizes().plan.chosen_per_lane >= std::max(fewer, 1U << 20));
+        fewer = planner.sizes().plan.chosen_per_lane;
     }
 }
 

@@ -90,7 +90,14 @@ struct sized_cache {
                           plan.model.kv_heads * plan.model.dim * 4;
     }
 };
-/// Plans one cache. plan() and least() settle `sizes`; nothing else changes.
+/// The model of a cache, whose layers count stores, and what it stands on.
+struct planned_for {
+    geometry model;
+    std::uint32_t device_page = 4096; ///< bytes
+    std::size_t calibration_bytes = 0;
+};
+
+/// Plans one cache. plan() and least() settle `sizes`; the settings stay as they are.
 class cache_planner {
   public:
     sized_cache sizes;
@@ -98,8 +105,8 @@ class cache_planner {
     virtual ~cache_planner() = default;
 
     /// As much as memory_bytes allows: the bytes of everything.
-    [[nodiscard, gnu::cold]] result<std::size_t> plan() {
-        const auto least_bytes = least();
+    [[nodiscard, gnu::cold]] result<std::size_t> plan(const planned_for& cache) {
+        const auto least_bytes = least(cache);
         if (!least_bytes) return least_bytes;
         if (*least_bytes > settings().memory_bytes) return too_small();
         grow();
@@ -107,24 +114,26 @@ class cache_planner {
     }
 
     /// With the least memory, and how much that is: what memory_bytes is does not matter, as long as it is not 0.
-    [[nodiscard, gnu::cold]] result<std::size_t> least() {
+    [[nodiscard, gnu::cold]] result<std::size_t> least(const planned_for& cache) {
         const common_settings& c = settings();
+        for_ = cache;
+        const geometry& model = for_.model;
         if (status s = check(); !s) return s;
         sizes = {};
-        sizes.calibration_bytes = (calibration_bytes_ + 63) / 64 * 64;
+        sizes.calibration_bytes = (for_.calibration_bytes + 63) / 64 * 64;
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
-        auto row_layers = row_plan::make(c.attention.windows, model_.layers(), max_tokens, rewindable(),
-                                         calibration_bytes_ != 0);
+        auto row_layers = row_plan::make(c.attention.windows, model.layers(), max_tokens, rewindable(),
+                                         for_.calibration_bytes != 0);
         if (!row_layers) return row_layers.error();
         sizes.row_layers = *std::move(row_layers);
         cache_plan& p = sizes.plan;
-        p.model = {model_.layers() - sizes.row_layers.sliding,
-                   model_.kv_heads(),
-                   model_.group(),
-                   model_.head_dim(),
-                   facts.layer_units ? model_.kv_heads() : 1,
-                   {model_.logit_scale(), c.attention.softcap, products() == "relaxed"}};
-        p.device_page = device_page_;
+        p.model = {model.layers() - sizes.row_layers.sliding,
+                   model.kv_heads(),
+                   model.group(),
+                   model.head_dim(),
+                   facts.layer_units ? model.kv_heads() : 1,
+                   {model.logit_scale(), c.attention.softcap, products() == "relaxed"}};
+        p.device_page = for_.device_page;
         p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
         p.division.by_sequence = facts.one_shard || c.shard_by == division::sequences;
         p.division.shards =
@@ -150,7 +159,8 @@ class cache_planner {
     [[nodiscard, gnu::cold]] std::string_view products() const noexcept {
         const common_settings& c = settings();
         if (c.precision == precision::exact) return "exact";
-        if (!simd::relaxed_products_of(model_.head_dim())) return "exact: head_dim has no relaxed products";
+        if (!simd::relaxed_products_of(for_.model.head_dim()))
+            return "exact: head_dim has no relaxed products";
         if (facts.evicts_by_mass && c.attention.windows.empty())
             return "exact: the preset evicts by attention mass";
         return facts.products;
@@ -159,9 +169,7 @@ class cache_planner {
     const policy_facts facts;
 
   protected:
-    cache_planner(const policy_facts& of, const geometry& model, std::uint32_t device_page,
-                  std::size_t calibration_bytes) noexcept
-        : facts(of), model_(model), device_page_(device_page), calibration_bytes_(calibration_bytes) {}
+    explicit cache_planner(const policy_facts& of) noexcept : facts(of) {}
     cache_planner(const cache_planner&) = default;
 
     /// Survivors of a prompt are chosen among: their window, and how many of them move at once.
@@ -201,7 +209,7 @@ class cache_planner {
         return r.size_records(lanes, r.ragged ? 0 : promised, p);
     }
 
-    geometry model_;
+    [[nodiscard]] const geometry& model() const noexcept { return for_.model; }
 
   private:
     static_assert(most_read_through_pages == io_batch::max_request_pages);
@@ -226,14 +234,14 @@ class cache_planner {
 
     [[gnu::cold]] status check() const noexcept {
         const common_settings& c = settings();
-        if (status s = check_config(c, facts, model_.kv_heads(), unit_tokens()); !s) return s;
+        if (status s = check_config(c, facts, model().kv_heads(), unit_tokens()); !s) return s;
         if (const std::string_view of = products(); c.precision == precision::relaxed && of != "relaxed")
             return status::failure(
                 errc::invalid_argument,
                 "precision is relaxed with preset %s and head_dim %u, and products are %s; "
                 "valid: exact, or relaxed_if_available",
-                c.preset.data(), model_.head_dim(), of.data());
-        if (status s = check_extents(c.max_tokens, c.max_sequences, model_.extents()); !s) return s;
+                c.preset.data(), model().head_dim(), of.data());
+        if (status s = check_extents(c.max_tokens, c.max_sequences, model().extents()); !s) return s;
         return check_policies();
     }
 
@@ -346,7 +354,7 @@ class cache_planner {
             const std::string change = k == knob::size ? turned->turn_size(*this) : turn(k, turned->knobs());
             if (change.empty()) break;
             // Bases of a smaller rank would be smaller too: what is said is enough.
-            const auto least_bytes = turned->least();
+            const auto least_bytes = turned->least(for_);
             if (!least_bytes) break;
             if (first.empty()) first = change, first_least = *least_bytes;
             if (*least_bytes > settings().memory_bytes) continue;
@@ -363,8 +371,7 @@ class cache_planner {
         return n;
     }
 
-    std::uint32_t device_page_;
-    std::size_t calibration_bytes_;
+    planned_for for_;
 };
 
 /// Adds the bytes of rows that are attended whole, and of what belongs to them, in all shards.
@@ -398,10 +405,11 @@ template <class Policies> class planner final : public cache_planner {
     using rows_type = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
 
     rows_type rows; ///< that retention keeps
+    cache_settings<Policies> config;
 
-    planner(cache_settings<Policies> c, const geometry& model, std::uint32_t device_page,
-            std::size_t calibration_bytes = 0)
-        : cache_planner(facts_of_policies(), model, device_page, calibration_bytes), config_(std::move(c)) {}
+    template <class Preset>
+    explicit planner(const cache_config<Preset>& c)
+        : cache_planner(facts_of_policies()), config(settings_from(c)) {}
 
   private:
     /// Rows that the codec scores; int where it rounds nothing.
@@ -455,15 +463,15 @@ template <class Policies> class planner final : public cache_planner {
         return f;
     }
 
-    [[nodiscard]] const common_settings& settings() const noexcept override { return config_; }
+    [[nodiscard]] const common_settings& settings() const noexcept override { return config; }
     [[nodiscard, gnu::cold]] std::unique_ptr<cache_planner> copy() const override {
         return std::make_unique<planner>(*this);
     }
     [[nodiscard, gnu::cold]] std::uint32_t unit_tokens() const noexcept override {
         if constexpr (types::retrieves)
-            if constexpr (requires { config_.clusterer.group_tokens; } &&
+            if constexpr (requires { config.clusterer.group_tokens; } &&
                           !truncates_units<typename types::selector>)
-                return std::max(1U, config_.clusterer.group_tokens);
+                return std::max(1U, config.clusterer.group_tokens);
         return 1;
     }
     [[nodiscard]] const retention_plan* kept() const noexcept override {
@@ -472,10 +480,10 @@ template <class Policies> class planner final : public cache_planner {
         else
             return nullptr;
     }
-    [[nodiscard]] bool shrinks() const noexcept override { return config_.shrink != nullptr; }
+    [[nodiscard]] bool shrinks() const noexcept override { return config.shrink != nullptr; }
 
     [[nodiscard, gnu::cold]] status check_policies() const noexcept override {
-        const auto& c = config_;
+        const auto& c = config;
         for (const status& s : {check_settings<typename types::index_state>(c.index),
                                 check_settings<typename types::selector_state>(c.selector),
                                 check_settings<typename types::estimator_state>(c.estimator),
@@ -490,7 +498,7 @@ template <class Policies> class planner final : public cache_planner {
     }
 
     [[nodiscard, gnu::cold]] status settle() override {
-        const auto& c = config_;
+        const auto& c = config;
         cache_plan& p = sizes.plan;
         const record_shape stored{p.model.lane_heads, p.model.dim};
         if constexpr (requires { types::codec::check(c.compressor, stored); })
@@ -505,26 +513,26 @@ template <class Policies> class planner final : public cache_planner {
         }
         if constexpr (types::drops) {
             rows = {};
-            if (status s = rows.settle(c, model_, p); !s) return s;
+            if (status s = rows.settle(c, model(), p); !s) return s;
             sizes.least_blocks = rows.least_blocks, sizes.most_blocks = rows.most_blocks;
         }
         if constexpr (types::retrieves && types::drops)
             if (status s = settle_survivors(); !s) return s;
         if constexpr (types::retrieves)
-            if (status s = unit_sizes<types>::settle(c, model_, p, sizes.page_bytes); !s) return s;
+            if (status s = unit_sizes<types>::settle(c, model(), p, sizes.page_bytes); !s) return s;
         if constexpr (types::in_chains) return keep_all(codec.bytes());
         return {};
     }
     [[gnu::cold]] void measure_policies(std::uint32_t blocks, std::uint32_t frames) override {
         memory_parts& m = sizes.parts;
-        if constexpr (types::drops) rows.measure(config_, blocks, m), sizes.pool_bytes = rows.pool_bytes();
+        if constexpr (types::drops) rows.measure(config, blocks, m), sizes.pool_bytes = rows.pool_bytes();
         if constexpr (types::retrieves) unit_sizes<types>::measure(sizes.plan, frames, sizes.page_bytes, m);
         measure_row_layers<typename types::element_type, typename types::chain_codec>(sizes);
         static_cast<void>(m), static_cast<void>(blocks), static_cast<void>(frames);
     }
 
     [[nodiscard, gnu::cold]] knob_numbers numbers() noexcept override {
-        auto& c = config_;
+        auto& c = config;
         knob_numbers n{c.max_tokens,    c.max_sequences, c.prefill_tokens, c.keep_tokens, c.attend_tokens,
                        c.window_tokens, c.sink_tokens,   c.open_pages,     c.shards};
         if constexpr (requires { c.clusterer.pending_entries; })
@@ -540,15 +548,13 @@ template <class Policies> class planner final : public cache_planner {
             all.add("compressor", of.compressor);
             return all;
         };
-        if (config_.shrink != nullptr) {
-            if (!config_.shrink(config_)) return {};
-        } else if constexpr (requires { config_.clusterer.tokens_per_cluster; }) {
-            config_.clusterer.tokens_per_cluster *= 2;
+        if (config.shrink != nullptr) {
+            if (!config.shrink(config)) return {};
+        } else if constexpr (requires { config.clusterer.tokens_per_cluster; }) {
+            config.clusterer.tokens_per_cluster *= 2;
         }
-        return listed(config_).instead_of(listed(static_cast<const planner&>(original).config_));
+        return listed(config).instead_of(listed(static_cast<const planner&>(original).config));
     }
-
-    cache_settings<Policies> config_;
 };
 
 }} // namespace kvtl::v0
