@@ -129,10 +129,15 @@ struct cache_wants {
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
     bool announced = false;   ///< before_query() ahead of each layer's query
     bool by_chunk = false;    ///< evicts after each chunk of a prompt, by a probe that passes behind it
+    bool replays = false;     ///< has the prompt pass once more behind itself, and evicts then
 };
 
 /// Tokens of a probe that passes behind a chunk, at most: caches that evict after each are opened with room for it.
 inline constexpr std::size_t most_probe_tokens = 256;
+
+/// Tokens of a prompt that are replayed together (KVzip: 2,048), and of these and the instruction, at most: caches that replay
+/// prompts are opened with room for the latter.
+inline constexpr std::size_t replay_tokens = 480, most_replayed_tokens = 512;
 
 /// What a codec makes of tokens, wherever they would be kept.
 class record_sizes {

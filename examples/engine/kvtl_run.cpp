@@ -265,6 +265,8 @@ void run(const arguments& a) {
         engine::transformer transformer(model, used, pool, pass);
         transformer.share_layers(options.owner);
         transformer.look_ahead(engine::continuation(words, a.probe));
+        transformer.replay(engine::continuation(words, engine::replay_first),
+                           engine::continuation(words, engine::replay_later));
         if (!a.lookahead.empty()) transformer.look_ahead(ahead);
         if (a.interactive) {
             const auto name = "tokenizer.chat_template";

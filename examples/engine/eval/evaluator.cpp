@@ -219,9 +219,11 @@ void evaluator::replay_prompt(opened& o) {
     }
 }
 
-/// The prompt as the policy makes the model read it: later chunks see what earlier ones left.
-void evaluator::read_chunks(const example& e, opened& o) {
+/// The prompt as the policy makes the model read it: later chunks see what earlier ones left, or all of it is read twice.
+void evaluator::read_prompt(const example& e, opened& o) {
     engine::transformer reader(model_, *o.cache, pool_, block_tokens);
+    reader.replay(engine::continuation(words_, engine::replay_first),
+                  engine::continuation(words_, engine::replay_later));
     reader.share_layers(options_.owner);
     reader.look_ahead(e.windows.empty() || true_probe_ ? probe_ : probe_of(model_, e, episodes_).probe);
     reader.go_on_in(o.sequence, 0);
@@ -355,12 +357,13 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
                         bool with_open_loop, tally& to) {
     const std::size_t prompt_end = transformer_.position();
     const engine::cache_options own = sized_for(options, of, e);
-    const bool by_chunk = engine::policy_wants(options.policy).by_chunk;
+    const engine::cache_wants wants = engine::policy_wants(options.policy);
+    const bool by_chunk = wants.by_chunk, reads = by_chunk || wants.replays;
     try {
         {
             opened o = open(own);
             const auto start = clock::now();
-            by_chunk ? read_chunks(e, o) : replay_prompt(o);
+            reads ? read_prompt(e, o) : replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
             if (by_chunk && !e.windows.empty()) {
@@ -373,7 +376,7 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
         }
         if (with_open_loop && recording_.decoded != 0) {
             opened o = open(own);
-            by_chunk ? read_chunks(e, o) : replay_prompt(o);
+            reads ? read_prompt(e, o) : replay_prompt(o);
             open_loop(o, to);
         }
     } catch (...) { // the next policy finds the model where this one did

@@ -152,10 +152,11 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         c.attend_tokens = o.attend_tokens;
         c.keep_tokens = o.keep_tokens;
         c.prefill_tokens = o.prefill_tokens;
-        if constexpr (kvtl::evicts_by_chunk<Preset>()) {
-            c.max_tokens += most_probe_tokens;
-            if (c.prefill_tokens != 0) c.prefill_tokens += most_probe_tokens;
-        }
+        constexpr std::size_t passing = kvtl::evicts_by_chunk<Preset>()   ? most_probe_tokens
+                                        : kvtl::replays_prompts<Preset>() ? most_replayed_tokens
+                                                                          : 0;
+        c.max_tokens += passing;
+        if (c.prefill_tokens != 0) c.prefill_tokens += passing;
         c.shards = std::max(1U, o.shards);
         c.time_phases = o.time_phases;
         c.threads = o.threads;

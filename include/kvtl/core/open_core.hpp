@@ -256,8 +256,9 @@ open_core(const store_config<Preset>& of, const typename planner<Preset>::answer
     made->arena = memory->frames;
     made->adapt_prompt = c.adapt_prompt;
     made->calls.reads_probe = contains(needed_inputs<Preset>(), engine_input::probe);
-    made->calls.evicts_by_chunk = evicts_by_chunk<Preset>();
-    made->calls.takes_passing = evicts_by_chunk<Preset>() && row_layers.sliding == 0;
+    made->calls.probes_chunks = evicts_by_chunk<Preset>() || replays_prompts<Preset>();
+    made->calls.takes_passing = made->calls.probes_chunks && row_layers.sliding == 0;
+    made->calls.all_may_pass = replays_prompts<Preset>();
     made->memory = std::move(memory->all);
 
     carver carve(memory->fixed);
