@@ -363,7 +363,8 @@ class naive_replay {
         scores_t all;
         for (const scores_t& lane : most_) all.insert(all.end(), lane.begin() + 4, lane.end() - 1);
         const std::size_t n = std::min((keep - 5) * most_.size(), all.size());
-        std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(n - 1), all.end(), std::greater<>());
+        std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(n - 1), all.end(),
+                         std::greater<>());
         const scores_t& mine = most_[l * small.kv_heads + h];
         const auto passes = [&](double x) { return x >= all[n - 1]; };
         return all_.best(mine,
@@ -383,7 +384,8 @@ TEST_CASE("kvzip: the heads of all layers keep what the replayed tokens attend m
     for (const bool least : {false, true}) {
         CAPTURE(least);
         auto c = replayed_in(40, 34);
-        if (least) c.memory_bytes = least_memory<replaying>(c); // it holds the prompt and a chunk of the replay
+        if (least)
+            c.memory_bytes = least_memory<replaying>(c); // it holds the prompt and a chunk of the replay
         auto cache = open_cache<replaying>(c);
         const auto seq = *cache.begin();
         double prompt_error = 1;
@@ -409,12 +411,14 @@ TEST_CASE("kvzip: the heads of all layers keep what the replayed tokens attend m
             }
         CHECK(sizes.size() > 1);
         CHECK(rows_held(cache, seq) == 40 * 4);
-        for (std::size_t t = prompt; t < prompt + 8; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+        for (std::size_t t = prompt; t < prompt + 8; ++t)
+            CHECK(decode_and_compare(cache, seq, data, t) < exact);
     }
 }
 
-TEST_CASE("kvzip: a replay may come with the prompt's last tokens, and a cache with room for everything attends "
-          "everything") {
+TEST_CASE(
+    "kvzip: a replay may come with the prompt's last tokens, and a cache with room for everything attends "
+    "everything") {
     const drift data(small, 400, 79);
     auto cache = open_cache<replaying>(replayed_in(prompt, 30));
     const auto seq = *cache.begin();

@@ -152,6 +152,7 @@ constexpr named typedefs[] = {
     TYPEDEF(lookahead_probe),
     TYPEDEF(epicache),
     TYPEDEF(kvzip),
+    TYPEDEF(kvzip_plus),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
     TYPEDEF(cam),

@@ -64,10 +64,10 @@ template <element E> struct call_checks {
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
     std::uint32_t query_heads = 0;
-    bool reads_probe = false;     ///< the preset looks at layer_input::probe,
-    bool probes_chunks = false;   ///< of every chunk of a prompt,
-    bool takes_passing = false;   ///< and at layer_input::passing,
-    bool all_may_pass = false;    ///< of a whole chunk, too
+    bool reads_probe = false;   ///< the preset looks at layer_input::probe,
+    bool probes_chunks = false; ///< of every chunk of a prompt,
+    bool takes_passing = false; ///< and at layer_input::passing,
+    bool all_may_pass = false;  ///< of a whole chunk, too
     sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {

@@ -15,6 +15,9 @@
 //                    chunks in which all tokens pass (layer_input::passing), with their queries as the probe. The
 //                    last such chunk is the prompt's last_chunk. The cache holds the whole prompt until then:
 //                    prefill_tokens is the prompt and a chunk of the replay. Needs engine_input::probe.
+//   kvzip_plus       the same with KVzip+'s score: attention times the size of the value after the output projection,
+//                    by section value_norms of config.calibration (otherwise the sum of its absolute values), divided
+//                    by the length of the replayed token's input of the layer. Needs engine_input::x, too.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
@@ -64,6 +67,11 @@ struct kvzip : full {
     static constexpr progressive_heads::config budget_config{.r_max = 1e5F, .interval = 1024}; // all at once
 };
 
+struct kvzip_plus : kvzip {
+    static constexpr std::string_view name = "kvzip_plus";
+    using retention = drop<replay_loss>;
+};
+
 struct external_scores : full {
     static constexpr std::string_view name = "external_scores";
     static constexpr std::uint32_t window_tokens = 8;
@@ -87,6 +95,7 @@ struct chosen_blocks : offloaded {
 using lookahead_probe = kv_manager<presets::lookahead_probe, engine_inputs_for<presets::lookahead_probe>>;
 using epicache = kv_manager<presets::epicache, engine_inputs_for<presets::epicache>>;
 using kvzip = kv_manager<presets::kvzip, engine_inputs_for<presets::kvzip>>;
+using kvzip_plus = kv_manager<presets::kvzip_plus, engine_inputs_for<presets::kvzip_plus>>;
 using external_scores_cache =
     kv_manager<presets::external_scores, engine_inputs_for<presets::external_scores>>;
 using chosen_blocks = kv_manager<presets::chosen_blocks, engine_inputs_for<presets::chosen_blocks>>;

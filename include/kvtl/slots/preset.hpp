@@ -285,8 +285,9 @@ template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
 }
 /// The retention scores a prompt by probes that come with any of its chunks, and whose tokens may pass behind it.
 template <class T> [[nodiscard]] consteval bool replays_prompts() {
-    if constexpr (drops_entries<T>)
-        return requires { requires T::retention::score::replays; };
+    if constexpr (drops_entries<T>) return requires {
+            requires T::retention::score::replays;
+        };
     else
         return false;
 }

@@ -72,15 +72,17 @@ struct score_limits {
 /// One lane of a finished prompt.
 template <element E> struct prompt_lane {
     std::uint32_t layer = 0;
-    std::uint32_t head = 0;         ///< KV head; query head if lanes are query heads
-    rows_view<E> keys, values;      ///< (T, D); where the policy replays, keys of tokens that pass behind them
-    std::uint32_t sinks = 0;        ///< the first entries, pinned
-    std::uint32_t window = 0;       ///< the last entries, pinned
+    std::uint32_t head = 0;    ///< KV head; query head if lanes are query heads
+    rows_view<E> keys, values; ///< (T, D); where the policy replays, keys of tokens that pass behind them
+    std::uint32_t sinks = 0;   ///< the first entries, pinned
+    std::uint32_t window = 0;  ///< the last entries, pinned
     const float* queries = nullptr; ///< (W, D): queries of the last W tokens, or probes for later ones
     std::size_t query_stride = 0;   ///< floats from one observed token to the next
     std::uint32_t observed = 0;     ///< W
-    std::uint32_t group = 1;        ///< G
-    bool causal = true;             ///< observed queries see only their own and earlier tokens
+    std::span<const float>
+        inputs;              ///< (W, M) of the layer, of observed tokens that pass, where the policy needs x
+    std::uint32_t group = 1; ///< G
+    bool causal = true;      ///< observed queries see only their own and earlier tokens
     logit_rule logit{};
     std::span<const float> value_sizes; ///< (T) sum over the layer's KV heads of the policy's value_size()
     std::span<float> logits;            ///< (G, T) scratch

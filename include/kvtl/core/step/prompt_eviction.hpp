@@ -199,6 +199,10 @@ template <class Types> class prompt_eviction {
         p.query_stride = book_->plan.query_floats();
         p.causal = Types::replays && in.passing != 0;
         if constexpr (Types::replays) p.keys = work_keys(total + in.passing);
+        if constexpr (Types::replays && contains(needs_of<score>(), engine_input::x)) {
+            const std::size_t tokens = in.k.size() / book_->plan.key_floats();
+            p.inputs = in.x.last(in.x.size() / tokens * in.passing);
+        }
         book_->score.score(p, book_->board(i, total));
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
