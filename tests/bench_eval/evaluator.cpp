@@ -316,13 +316,13 @@ TEST_CASE_FIXTURE(fixture,
         options.policy = policy;
         options.keep_tokens = options.attend_tokens = keep;
         eval::tally tally;
-        evaluator.measure(t, e, options, true, tally);
+        evaluator.measure(t, e, options, false, tally);
         return tally.to_row(options, t);
     };
     const auto some = with("kvzip", 96);
-    CHECK(some.accuracy.value() == 1);
-    CHECK(some.kl.value() < with("snapkv_group", 96).kl.value() / 2);
-    CHECK(some.mass_recall.value() < 0.999);
+    const auto unasked = with("snapkv_group", 96);
+    CHECK(some.accuracy.value() > unasked.accuracy.value());
+    CHECK(some.kl.value() < unasked.kl.value());
     const double decoded = static_cast<double>(some.decoded_tokens);
     CHECK(some.kept_bytes.value() == (96 + decoded) * 12 * 256); // not a row of the replay
     CHECK(with("kvzip", e.prefill).kl.value() < 1e-4);
