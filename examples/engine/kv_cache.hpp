@@ -75,6 +75,12 @@ struct cache_options {
     std::vector<setting> settings;
 };
 
+/// Entries per head that a layer keeps at most where policies evict after each chunk: three times the mean where layers differ
+/// (table::config::cap).
+[[nodiscard]] inline std::size_t most_of_a_layer(const cache_options& o) noexcept {
+    return (o.keep_tokens != 0 ? o.keep_tokens : o.attend_tokens) * (o.votes.empty() ? 1 : 3);
+}
+
 /// What a cache has reserved, by what it is for.
 struct memory_use {
     std::vector<std::pair<std::string, std::uint64_t>> parts;

@@ -254,6 +254,25 @@ TEST_CASE("epicache with a budget that divides by layers keeps it after each chu
     CHECK(held[0] + held[1] == 80);
 }
 
+TEST_CASE("epicache: a layer that is more important keeps more after each chunk") {
+    const drift data(small, 400, 81);
+    auto c = blocks_of(40, 90);
+    c.prefill_tokens += 10;
+    c.budget.importance = {1, 3};
+    auto cache = open_cache<block_cache>(c);
+    const auto seq = *cache.begin();
+    // Each keeps 32 with the 12 that are pinned, and the 16 that are left are divided by 1 : 3.
+    naive_blocks truth[] = {{data, 20 + 4}, {data, 20 + 12}};
+    feed_blocks(cache, seq, data, 300, 90,
+                [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
+                    CHECK(truth[l].take(l, first, n, out) < exact);
+                    for (std::size_t h = 0; h < 2; ++h)
+                        CHECK(kept(cache, seq, l, h) == truth[l].held(l, h));
+                });
+    CHECK(kept(cache, seq, 0, 1).size() == 36);
+    CHECK(kept(cache, seq, 1, 1).size() == 44);
+}
+
 TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
     const drift data(small, 400, 76);
     auto cache = open_cache<block_cache>(blocks_of(52, 40));

@@ -98,10 +98,7 @@ engine::cache_options sized_for(engine::cache_options options, const task& of, c
     const engine::cache_wants budgets = engine::policy_wants(options.policy);
     if (budgets.evicts && !budgets.retrieves) {
         options.prefill_tokens =
-            budgets.by_chunk ? std::min(e.prefill, (options.keep_tokens != 0 ? options.keep_tokens
-                                                                             : options.attend_tokens) +
-                                                       block_tokens)
-                             : e.prefill;
+            budgets.by_chunk ? std::min(e.prefill, engine::most_of_a_layer(options) + block_tokens) : e.prefill;
         options.max_tokens = of.most_tokens(e);
     }
     return options;

@@ -6,7 +6,8 @@
 //                    engine_input::probe.
 //   epicache         block prefill (EpiCache, Kim et al.): after each chunk of a prompt, the probe that comes with it
 //                    scores the chunk and what is left of earlier ones, by the maximum over queries and group.
-//                    Every head keeps keep_tokens. The chunk's last tokens may be the probe's own, and pass
+//                    Every head keeps keep_tokens, or its layer's share of them: the importance of layers is an input
+//                    (budget.importance), and without it all are equal. The chunk's last tokens may be the probe's own, and pass
 //                    (layer_input::passing). A conversation has such a sequence for each of its episodes
 //                    (kvtl/store/episodes.hpp). prefill_tokens is keep_tokens + chunk + probe, whatever the
 //                    prompt's length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
@@ -33,6 +34,7 @@
 #pragma once
 
 #include <kvtl/policies/budget_progressive.hpp>
+#include <kvtl/policies/budget_table.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_probe_attention.hpp>
@@ -56,6 +58,7 @@ struct epicache : full {
     static constexpr std::uint32_t window_tokens = 32;
     static constexpr std::uint32_t sink_tokens = 4;
     using retention = drop<probe_attention<over::max, pooling::average, 1, probed::every_chunk>>;
+    using budget = table;
 };
 
 struct kvzip : full {
