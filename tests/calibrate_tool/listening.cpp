@@ -61,9 +61,12 @@ TEST_CASE("in blocks, each is read as if nothing came before it") {
     for (std::size_t l = 0; l < inputs.size(); ++l) {
         double error = 0, change = 0;
         for (std::size_t i = 0; i < halves[l].size(); ++i) {
-            const float alone = i < 60 * width ? first[l][i] : second[l][i - 60 * width]; // positions are relative
-            error = std::max(error, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(alone)));
-            change = std::max(change, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(whole[l][i])));
+            const float alone =
+                i < 60 * width ? first[l][i] : second[l][i - 60 * width]; // positions are relative
+            error =
+                std::max(error, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(alone)));
+            change = std::max(
+                change, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(whole[l][i])));
         }
         CHECK(error < 1e-3);
         CHECK((change > 0.02) == (l > 0));

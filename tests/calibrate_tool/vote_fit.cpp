@@ -1,9 +1,9 @@
 // Votes: the heads that look at what is repeated are found, the error of an eviction is that of its definition, and a file
 // of votes gives back what was written or says why not.
 // SPDX-License-Identifier: MIT
-#include "key_drift.hpp"
 #include "vote_fit.hpp"
 
+#include "key_drift.hpp"
 #include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
@@ -130,7 +130,8 @@ TEST_CASE("a layer's importance is the error of evicting from it") {
     CHECK(static_cast<double>(all.finish().importance[0]) < 1e-6);
 }
 
-TEST_CASE("drift: one less the cosine between a token's keys in both readings, mean over tokens, to a power") {
+TEST_CASE(
+    "drift: one less the cosine between a token's keys in both readings, mean over tokens, to a power") {
     engine::key_drift drift(model);
     std::vector<double> sum(2, 0.0);
     const std::size_t width = model.kv_heads * dim;
@@ -139,8 +140,7 @@ TEST_CASE("drift: one less the cosine between a token's keys in both readings, m
             const auto a = oracle::normal_values(20 * width, seed * 10 + l);
             const auto noise = oracle::normal_values(20 * width, seed * 10 + 5, 0.5);
             auto b = a; // layer 0 does not change
-            for (std::size_t i = 0; l == 1 && i < b.size(); ++i)
-                b[i] += noise[i];
+            for (std::size_t i = 0; l == 1 && i < b.size(); ++i) b[i] += noise[i];
             kvtl::layer_input in;
             in.k = a;
             drift.whole(l, in);
@@ -148,7 +148,8 @@ TEST_CASE("drift: one less the cosine between a token's keys in both readings, m
             drift.blocks(l, in);
             for (std::size_t t = 0; t < 20; ++t) {
                 const float *x = &a[t * width], *y = &b[t * width];
-                sum[l] += 1 - oracle::dot(x, y, width) / std::sqrt(oracle::dot(x, x, width) * oracle::dot(y, y, width));
+                sum[l] += 1 - oracle::dot(x, y, width) /
+                                  std::sqrt(oracle::dot(x, x, width) * oracle::dot(y, y, width));
             }
         }
     const auto plain = drift.finish(1), squared = drift.finish(2);

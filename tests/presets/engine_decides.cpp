@@ -266,8 +266,7 @@ TEST_CASE("epicache: a layer that is more important keeps more after each chunk"
     feed_blocks(cache, seq, data, 300, 90,
                 [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
                     CHECK(truth[l].take(l, first, n, out) < exact);
-                    for (std::size_t h = 0; h < 2; ++h)
-                        CHECK(kept(cache, seq, l, h) == truth[l].held(l, h));
+                    for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth[l].held(l, h));
                 });
     CHECK(kept(cache, seq, 0, 1).size() == 36);
     CHECK(kept(cache, seq, 1, 1).size() == 44);

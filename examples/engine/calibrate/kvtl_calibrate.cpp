@@ -76,10 +76,12 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--votes", a.votes,
                    "also find the heads that retrieve and what an eviction costs each layer, for the policy "
                    "compress_kv, into this file");
-    app.add_option("--drift-tokens", a.drift_tokens,
-                   "with --votes: layers are as important as their keys change when a text is read in blocks of so "
-                   "many tokens, for the policy epicache (its authors: 100), instead of what an eviction costs");
-    app.add_option("--drift-power", a.drift_power, "power to which that change is raised")->capture_default_str();
+    app.add_option(
+        "--drift-tokens", a.drift_tokens,
+        "with --votes: layers are as important as their keys change when a text is read in blocks of so "
+        "many tokens, for the policy epicache (its authors: 100), instead of what an eviction costs");
+    app.add_option("--drift-power", a.drift_power, "power to which that change is raised")
+        ->capture_default_str();
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
     app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
     app.add_option("--max-tokens", a.max_tokens, "tokens of the text or the traces that are used at most")
@@ -94,7 +96,8 @@ void define_options(CLI::App& app, arguments& a) {
         "codes, which only policies with a low-rank compressor and those of KVQuant read");
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
-    for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads", "--drift-tokens"})
+    for (const char* name :
+         {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads", "--drift-tokens"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.get_option("--trace")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -189,8 +192,8 @@ engine::head_votes fit_votes(const engine::model& model, std::span<const engine:
 }
 
 /// The importance of layers by key_drift.hpp. Each piece is read twice.
-std::vector<float> fit_drift(const engine::model& model, std::span<const engine::token_id> tokens, std::size_t piece,
-                             std::size_t block, double power, engine::thread_pool& pool) {
+std::vector<float> fit_drift(const engine::model& model, std::span<const engine::token_id> tokens,
+                             std::size_t piece, std::size_t block, double power, engine::thread_pool& pool) {
     engine::key_drift drift(model.hyper().shape);
     bool divided = false;
     engine::listening_cache cache(model.hyper().shape, false,
@@ -323,7 +326,8 @@ samples hear_text(arguments& a, std::optional<fits>& fit) {
     samples from{a.model, hyper.shape, fingerprint_of(model), a.threads};
     if (!a.votes.empty()) from.votes = fit_votes(model, std::span(tokens).first(used), piece, pool);
     if (a.drift_tokens != 0)
-        from.votes->importance = fit_drift(model, std::span(tokens).first(used), piece, a.drift_tokens, a.drift_power, pool);
+        from.votes->importance =
+            fit_drift(model, std::span(tokens).first(used), piece, a.drift_tokens, a.drift_power, pool);
     return from;
 }
 

@@ -42,8 +42,9 @@ class listening_cache final : public kv_cache {
             const std::size_t block = block_ == 0 ? tokens : block_;
             for (std::size_t first = 0; first < tokens; first += block) {
                 const std::size_t n = std::min(block, tokens - first), at = first * q_row + h * group * dim;
-                kvtl::simd::attend_causal(in.q.floats().subspan(at), q_row, group, scale, n, keys.slice(first, n),
-                                          values.slice(first, n), 0, out.subspan(at), q_row, scratch_);
+                kvtl::simd::attend_causal(in.q.floats().subspan(at), q_row, group, scale, n,
+                                          keys.slice(first, n), values.slice(first, n), 0, out.subspan(at),
+                                          q_row, scratch_);
             }
         }
         return hear_(layer, in);

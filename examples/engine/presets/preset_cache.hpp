@@ -225,7 +225,9 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         return kinds & kvtl::detail::calibrated_kinds<typename Preset::compressor>();
     }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
-    static constexpr bool layers_differ = requires(const typename manager::config& c) { c.budget.importance; };
+    static constexpr bool layers_differ = requires(const typename manager::config& c) {
+        c.budget.importance;
+    };
     static constexpr bool heads_vote = requires(const typename manager::config& c) { c.retention.votes; };
 
     std::vector<std::pair<std::string, std::string>> config_;
