@@ -355,7 +355,7 @@ const decorate goes_on = [](kvtl::layer_input& in, std::size_t, std::size_t, std
 /// KVzip by definition.
 class naive_replay {
   public:
-    explicit naive_replay(const drift& data) : data_(data), all_(data, 4, 1) {
+    explicit naive_replay(const drift& data) : all_(data, 4, 1) {
         most_.assign(small.layers * small.kv_heads, scores_t(prompt, 0.0));
     }
     /// A layer reads tokens [at, at + n) behind the prompt. Returns the largest error of the outputs.
@@ -390,7 +390,6 @@ class naive_replay {
     }
 
   private:
-    const drift& data_;
     naive all_;
     std::vector<scores_t> most_;
 };
