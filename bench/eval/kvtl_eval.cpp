@@ -122,10 +122,10 @@ void define_options(CLI::App& app, arguments& a) {
                    "file of bases for policies that need one (default: MODEL.cal beside the model)");
     app.add_option("--gates", a.gates,
                    "file of gates for policies that need them (default: what ships with the model)");
-    app.add_option(
-        "--votes", a.votes,
-        "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
-        "writes one; default: all vote)");
+    app.add_option("--votes", a.votes,
+                   "file of the heads that retrieve and of layers' importance, for policies that use them "
+                   "(kvtl-calibrate --votes "
+                   "writes one; default: all vote)");
     app.add_option("--share-layers", a.share_layers,
                    std::string(engine::share_layers_help) +
                        ". Logits are compared with those of the model whose layers share nothing");

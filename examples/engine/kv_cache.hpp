@@ -75,6 +75,12 @@ struct cache_options {
     std::vector<setting> settings;
 };
 
+/// Entries per head that a layer keeps at most where policies evict after each chunk: three times the mean where layers differ
+/// (table::config::cap).
+[[nodiscard]] inline std::size_t most_of_a_layer(const cache_options& o) noexcept {
+    return (o.keep_tokens != 0 ? o.keep_tokens : o.attend_tokens) * (o.votes.empty() ? 1 : 3);
+}
+
 /// What a cache has reserved, by what it is for.
 struct memory_use {
     std::vector<std::pair<std::string, std::uint64_t>> parts;
@@ -129,10 +135,15 @@ struct cache_wants {
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
     bool announced = false;   ///< before_query() ahead of each layer's query
     bool by_chunk = false;    ///< evicts after each chunk of a prompt, by a probe that passes behind it
+    bool replays = false;     ///< has the prompt pass once more behind itself, and evicts then
 };
 
 /// Tokens of a probe that passes behind a chunk, at most: caches that evict after each are opened with room for it.
 inline constexpr std::size_t most_probe_tokens = 256;
+
+/// Tokens of a prompt that are replayed together (KVzip: 2,048), and of these and the instruction, at most: caches that replay
+/// prompts are opened with room for the latter.
+inline constexpr std::size_t replay_tokens = 480, most_replayed_tokens = 512;
 
 /// What a codec makes of tokens, wherever they would be kept.
 class record_sizes {

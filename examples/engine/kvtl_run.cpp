@@ -147,8 +147,8 @@ engine::cache_options options_of(const arguments& a, const engine::model& model,
     o.fingerprint = engine::fingerprint_of(model);
     o.prefill_tokens = std::max<std::size_t>(j.tokens.size(), j.state ? 1 : 0);
     if (engine::policy_wants(a.policy).by_chunk) // a chunk, and what is left of those before it
-        o.prefill_tokens = std::min(o.prefill_tokens, (o.keep_tokens != 0 ? o.keep_tokens : o.attend_tokens) +
-                                                          a.prefill_chunk.value_or(std::size_t{512}));
+        o.prefill_tokens = std::min(o.prefill_tokens,
+                                    engine::most_of_a_layer(o) + a.prefill_chunk.value_or(std::size_t{512}));
     const auto tuned = engine::tuned_settings(a.tuned, std::span(&a.policy, 1), o.shape, 1, o.max_tokens);
     o.settings.insert(o.settings.begin(), tuned.begin(), tuned.end());
     o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);
@@ -265,6 +265,8 @@ void run(const arguments& a) {
         engine::transformer transformer(model, used, pool, pass);
         transformer.share_layers(options.owner);
         transformer.look_ahead(engine::continuation(words, a.probe));
+        transformer.replay(engine::continuation(words, engine::replay_first),
+                           engine::continuation(words, engine::replay_later));
         if (!a.lookahead.empty()) transformer.look_ahead(ahead);
         if (a.interactive) {
             const auto name = "tokenizer.chat_template";

@@ -22,6 +22,10 @@ namespace engine {
 /// What a reader may want to know of any document.
 inline constexpr std::string_view default_probe = "Question: What does the document say? Answer:";
 
+/// What a model is told before it reads a prompt again, or another part of it (transformer::replay()).
+inline constexpr std::string_view replay_first = "\n\nRepeat the text above word for word.\n",
+                                  replay_later = "\n\nRepeat the text above word for word, from here:\n";
+
 /// The tokens of a text that follows another one: no begin-of-text.
 [[nodiscard]] std::vector<token_id> continuation(const tokenizer& words, std::string_view text);
 

@@ -39,10 +39,10 @@ void define_cache_options(CLI::App& app, run_options& o) {
                    "bases for policies that need them (default: the model's name with .cal, if it is there)");
     app.add_option("--gates", o.gates,
                    "file of gates for policies that need them (default: what ships with the model)");
-    app.add_option(
-        "--votes", o.votes,
-        "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
-        "writes one; default: all vote)");
+    app.add_option("--votes", o.votes,
+                   "file of the heads that retrieve and of layers' importance, for policies that use them "
+                   "(kvtl-calibrate --votes "
+                   "writes one; default: all vote)");
 }
 
 void define_run_options(CLI::App& app, run_options& o, const char* program, const char* models) {

@@ -97,7 +97,12 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
         throw run_failure("the cache evicts after each chunk; valid: a probe of 1 to " +
                           std::to_string(most_probe_tokens) + " tokens, not " +
                           (ahead_ != nullptr ? "a trained lookahead" : std::to_string(probe_.size())));
-    if (position_ == 0 && !by_chunk && contains(wants_.inputs, kvtl::engine_input::probe)) {
+    const bool replays = wants_.replays && prompt_open_;
+    if (replays) {
+        if (position_ == 0) prompt_.clear();
+        prompt_.insert(prompt_.end(), tokens.begin(), tokens.end());
+    }
+    if (position_ == 0 && !by_chunk && !replays && contains(wants_.inputs, kvtl::engine_input::probe)) {
         if (ahead_ != nullptr)
             probe_queries_ = probe_queries(model_, pool_, tokens, *ahead_, owner_);
         else if (!probe_.empty())
@@ -108,13 +113,35 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
         embed(tokens.subspan(done, n),
               by_chunk ? std::span<const token_id>(probe_) : std::span<const token_id>());
         const std::size_t passing = by_chunk ? probe_.size() : 0;
-        run_layers(phase::prompt, n + passing, ends && done + n == tokens.size(), passing);
+        run_layers(phase::prompt, n + passing, ends && !replays && done + n == tokens.size(), passing);
         done += n;
         if (progress) progress(done);
     }
     prompt_open_ = prompt_open_ && !ends;
     probe_queries_.clear();
-    return logits_of_last(n);
+    const auto logits = logits_of_last(n);
+    if (replays && ends) replay_prompt();
+    return logits;
+}
+
+void transformer::replay_prompt() {
+    constexpr std::size_t joint = 8; // tokens of the part before
+    const std::span<const token_id> all = prompt_;
+    std::vector<token_id> part;
+    for (std::size_t done = 0; done < all.size();) {
+        const std::size_t n = std::min(replay_tokens, all.size() - done);
+        part = done == 0 ? replay_first_ : replay_later_;
+        const std::size_t from = done - std::min(done, joint);
+        const auto some = all.subspan(from, done + n - from);
+        part.insert(part.end(), some.begin(), some.end());
+        if (part.size() > most_replayed_tokens)
+            throw run_failure("a replayed part has " + std::to_string(part.size()) +
+                              " tokens with its instruction; valid: up to " +
+                              std::to_string(most_replayed_tokens));
+        done += n;
+        embed(part, {});
+        run_layers(phase::prompt, part.size(), done == all.size(), part.size());
+    }
 }
 
 void transformer::prefill(std::span<const token_id> tokens, std::span<const float> rows) {

@@ -65,6 +65,14 @@ class transformer {
     /// Likewise, with a trained lookahead, which must outlive the transformer.
     void look_ahead(const trained_lookahead& ahead) { ahead_ = &ahead; }
 
+    /// From now on these tokens come before every part of a prompt that passes once more behind it, where the cache wants that:
+    /// `first` before the first part, `later` and the last 8 tokens of the part before it before each other. Together up to
+    /// most_replayed_tokens - replay_tokens.
+    void replay(std::vector<token_id> first, std::vector<token_id> later) {
+        replay_first_ = std::move(first);
+        replay_later_ = std::move(later);
+    }
+
     /// Appends one token and returns the logits behind it, valid until the next call. Throws run_failure.
     std::span<const float> step(token_id token);
 
@@ -77,6 +85,8 @@ class transformer {
     enum class phase : bool { prompt, decode };
 
     void embed(std::span<const token_id> tokens, std::span<const token_id> behind);
+    /// The whole prompt passes once more, and the cache evicts.
+    void replay_prompt();
     /// The last `passing` of the tokens do not stay.
     void run_layers(phase p, std::size_t tokens, bool last_chunk, std::size_t passing = 0);
     void attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk, std::size_t passing);
@@ -109,6 +119,8 @@ class transformer {
     std::vector<float> cosine_, sine_; ///< (T, pairs)
     std::vector<token_id> probe_;
     std::size_t probe_earlier_ = 0;
+    std::vector<token_id> replay_first_, replay_later_;
+    std::vector<token_id> prompt_; ///< so far, where the cache has it replayed
     const trained_lookahead* ahead_ = nullptr;
     std::vector<std::vector<float>> probe_queries_; ///< (L) of (P, HQ, D), while the prompt passes
     std::vector<kvtl::status> per_shard_;

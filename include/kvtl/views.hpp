@@ -127,7 +127,7 @@ struct layer_input {
     std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits; no cache reads them
     std::span<const float> x{};     ///< (T, M)     input of the layer
     /// (P, HQ, D) queries that stand for the future of one prompt. They come with its last chunk; with every chunk where
-    /// the preset evicts after each.
+    /// the preset evicts after each; with any chunk, and the last, where it replays prompts.
     std::span<const float> probe{};
     std::span<const float> external{}; ///< (T, H)     scores that the engine computed
     /// (T, H, N) attend() only: numbers of the units that each KV head attends; `none` fills rows
@@ -143,8 +143,9 @@ struct layer_input {
     /// last. Otherwise the prompt ends there, and later chunks are further turns. forward() uses part_kind
     /// instead.
     bool last_chunk = true;
-    /// prefill() only, where the preset evicts after each chunk: the last tokens of the chunk that attend what comes before
-    /// them and do not stay, such as those whose queries are the probe. Their positions are free again; max_tokens and prefill_tokens have room for them.
+    /// prefill() only, where the preset evicts after each chunk or replays prompts: the last tokens of the chunk that attend
+    /// what comes before them and do not stay, such as those whose queries are the probe; all of the chunk's in a replay. Their
+    /// positions are free again; max_tokens and prefill_tokens have room for them.
     std::uint32_t passing = 0;
 
     /// The input of tokens [first, first + n) of `total`: the same rows of every tensor that has a row per

@@ -303,6 +303,32 @@ TEST_CASE_FIXTURE(fixture,
     CHECK(all.output_error.value() < 1e-2);
 }
 
+TEST_CASE_FIXTURE(fixture,
+                  "a policy that has a prompt replayed reads it itself, and keeps what answers need") {
+    if (!engine::policy_wants("kvzip").replays) return; // not built in
+    const auto t = make("needle:gen,tokens=600,count=1");
+    const auto& e = t.examples[0];
+    options.max_tokens = t.most_tokens();
+    options.policy = "kvzip";
+    eval::evaluator evaluator(model, words, pool, options, engine::policy_wants(options.policy), "test");
+    evaluator.record(t, e);
+    const auto with = [&](const char* policy, std::size_t keep) {
+        options.policy = policy;
+        options.keep_tokens = options.attend_tokens = keep;
+        eval::tally tally;
+        evaluator.measure(t, e, options, false, tally);
+        return tally.to_row(options, t);
+    };
+    const auto some = with("kvzip", 96);
+    const auto unasked = with("snapkv_group", 96);
+    CHECK(some.accuracy.value() > unasked.accuracy.value());
+    CHECK(some.kl.value() < unasked.kl.value());
+    const double decoded = static_cast<double>(some.decoded_tokens);
+    CHECK(some.kept_bytes.value() == (96 + decoded) * 12 * 256); // not a row of the replay
+    CHECK(with("kvzip", e.prefill).kl.value() < 1e-4);
+    CHECK(with("kvzip_plus", 96).kl.value() != some.kl.value());
+}
+
 TEST_CASE_FIXTURE(fixture, "a policy that only evicts is opened for its own prompt, others for all") {
     const auto t = make("needle:gen,tokens=500,count=1");
     const auto& e = t.examples[0];

@@ -37,6 +37,8 @@ one_line "--gates: cannot write nowhere/a.gates" "${base[@]}" --gates nowhere/a.
 one_line "--gates: weights need a file" "${base[@]}" --gates -
 one_line "--votes: cannot write nowhere/a.votes" "${base[@]}" --votes nowhere/a.votes
 one_line "--votes: votes need a file" "${base[@]}" --votes -
+one_line "--drift-tokens: valid: with --votes" "${base[@]}" --drift-tokens 100
+one_line "--drift-power: valid: above 0, up to 16" "${base[@]}" --votes a.votes --drift-tokens 100 --drift-power 0
 mkfifo pipe
 one_line "--output: pipe is there and no regular file" "${base[@]}" -o pipe
 one_line "--gates: pipe is there and no regular file" "${base[@]}" --gates pipe
@@ -71,6 +73,10 @@ bytes=$((7 * 64 + 6 * 16 * 128 * 4 + 3 * 6 * 2 * 64 * 64 * 4 + 6 * 2 * 8 * 4 + 5
 "$program" "${base[@]}" --max-tokens 600 --votes a.votes 2>err || complain "no votes"
 grep -Eqx 'kvtl-votes 1 model [0-9a-f]{16} layers 6 query_heads 4' a.votes || complain "no header of votes"
 [ "$(tail -n +2 a.votes | grep -Ecx '(0 )*1 (0 )*0\.[0-9]+')" -eq 6 ] || complain "not one vote in each of six layers"
+# Layers by the drift of their keys: none in the first one, whose keys see no other token.
+"$program" "${base[@]}" --max-tokens 600 --votes b.votes --drift-tokens 100 2>err || complain "no drift"
+[ "$(tail -n +3 b.votes | grep -Ec ' 0\.[0-9]+$')" -eq 5 ] || complain "five layers do not drift"
+awk 'NR == 2 && $NF > 1e-6 { exit 1 }' b.votes || complain "the first layer drifts"
 # gates: header, then for each of 6 layers 2 heads of 512 inputs and a constant
 "$program" "${base[@]}" -f "$data/prose.txt" --max-tokens 2048 --gates a.gates 2>err || complain "no gates"
 bytes=$((40 + 6 * 2 * (512 + 1) * 4))

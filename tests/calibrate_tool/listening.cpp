@@ -10,6 +10,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -33,6 +35,43 @@ std::vector<token_id> some_tokens(std::size_t n) {
 }
 
 } // namespace
+
+TEST_CASE("in blocks, each is read as if nothing came before it") {
+    const model_file written(random_model{});
+    const gguf_file file(written.path);
+    const model weights(file);
+    thread_pool pool(1);
+    const auto ids = some_tokens(100);
+    std::vector<std::vector<float>> inputs(weights.hyper().shape.layers);
+    listening_cache listening(weights.hyper().shape, false,
+                              [&](std::uint32_t layer, const kvtl::layer_input& in) {
+                                  inputs[layer].assign(in.x.begin(), in.x.end());
+                                  return kvtl::status();
+                              });
+    transformer run(weights, listening, pool, ids.size());
+    const auto read = [&](std::span<const token_id> some, std::size_t block) {
+        listening.divide(block);
+        run.begin();
+        static_cast<void>(run.prefill(some));
+        return inputs;
+    };
+    const auto whole = read(ids, 0), halves = read(ids, 60);
+    const auto first = read(std::span(ids).first(60), 0), second = read(std::span(ids).subspan(60), 0);
+    const std::size_t width = weights.hyper().width;
+    for (std::size_t l = 0; l < inputs.size(); ++l) {
+        double error = 0, change = 0;
+        for (std::size_t i = 0; i < halves[l].size(); ++i) {
+            const float alone =
+                i < 60 * width ? first[l][i] : second[l][i - 60 * width]; // positions are relative
+            error =
+                std::max(error, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(alone)));
+            change = std::max(
+                change, std::fabs(static_cast<double>(halves[l][i]) - static_cast<double>(whole[l][i])));
+        }
+        CHECK(error < 1e-3);
+        CHECK((change > 0.02) == (l > 0));
+    }
+}
 
 TEST_CASE("logits, keys and queries are those of the exact forward pass") {
     random_model spec;

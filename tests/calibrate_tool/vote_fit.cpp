@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "vote_fit.hpp"
 
+#include "key_drift.hpp"
 #include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
@@ -127,6 +128,35 @@ TEST_CASE("a layer's importance is the error of evicting from it") {
     all.settle();
     all.evict(0, first.input());
     CHECK(static_cast<double>(all.finish().importance[0]) < 1e-6);
+}
+
+TEST_CASE(
+    "drift: one less the cosine between a token's keys in both readings, mean over tokens, to a power") {
+    engine::key_drift drift(model);
+    std::vector<double> sum(2, 0.0);
+    const std::size_t width = model.kv_heads * dim;
+    for (const std::uint64_t seed : {1U, 2U})
+        for (std::uint32_t l = 0; l < 2; ++l) {
+            const auto a = oracle::normal_values(20 * width, seed * 10 + l);
+            const auto noise = oracle::normal_values(20 * width, seed * 10 + 5, 0.5);
+            auto b = a; // layer 0 does not change
+            for (std::size_t i = 0; l == 1 && i < b.size(); ++i) b[i] += noise[i];
+            kvtl::layer_input in;
+            in.k = a;
+            drift.whole(l, in);
+            in.k = b;
+            drift.blocks(l, in);
+            for (std::size_t t = 0; t < 20; ++t) {
+                const float *x = &a[t * width], *y = &b[t * width];
+                sum[l] += 1 - oracle::dot(x, y, width) /
+                                  std::sqrt(oracle::dot(x, x, width) * oracle::dot(y, y, width));
+            }
+        }
+    const auto plain = drift.finish(1), squared = drift.finish(2);
+    CHECK(plain[0] < 1e-6F);
+    CHECK(std::fabs(static_cast<double>(plain[1]) - sum[1] / 40) < 1e-6);
+    CHECK(plain[1] > 0.05F);
+    CHECK(std::fabs(squared[1] - plain[1] * plain[1]) < 1e-6F);
 }
 
 TEST_CASE("a file of votes") {

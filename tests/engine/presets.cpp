@@ -209,13 +209,15 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
 
 namespace {
 
-/// Passes everything on and keeps the queries of every layer's latest step.
+/// Passes everything on and keeps the queries of every layer's latest step, and what the last layer is told of chunks.
 class query_recorder final : public kv_cache {
   public:
     explicit query_recorder(kv_cache& inner, std::size_t layers) : inner_(inner), latest(layers) {}
     kvtl::result<kvtl::sequence_id> begin() override { return inner_.begin(); }
     kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                          std::span<float> out, unsigned shard) noexcept override {
+        if (layer + 1 == latest.size() && shard == 0)
+            chunks.push_back({{in.probe.begin(), in.probe.end()}, in.passing, in.last_chunk});
         return inner_.prefill(seq, layer, in, out, shard);
     }
     kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
@@ -234,12 +236,19 @@ class query_recorder final : public kv_cache {
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return inner_.end(seq); }
     cache_stats stats() const override { return inner_.stats(); }
     unsigned shards() const noexcept override { return inner_.shards(); }
+    cache_wants wants() const noexcept override { return inner_.wants(); }
 
   private:
     kv_cache& inner_;
 
   public:
+    struct chunk {
+        std::vector<float> probe;
+        std::size_t passing;
+        bool last;
+    };
     std::vector<std::vector<float>> latest; ///< (L) of (HQ, D)
+    std::vector<chunk> chunks;
 };
 
 } // namespace
@@ -271,6 +280,47 @@ TEST_CASE("a probe's queries are those that the model has when it decodes the pr
             CHECK(difference < 1e-4 * size); // the cache holds f16
         }
     }
+}
+
+TEST_CASE("a replay: each part of a prompt stands right behind all of it, with its instruction") {
+    if (!policy_wants("kvzip").replays) return; // not built in
+    tiny t;
+    auto prompt = t.words.encode(hide(2600, 30, 1).prompt);
+    REQUIRE(prompt.size() > replay_tokens + 20);
+    prompt.resize(replay_tokens + 20);
+    auto cache = open_or_fail(t.options("kvzip", "memory", 64));
+    query_recorder recorder(*cache, 6);
+    transformer run(t.weights, recorder, t.pool, 200);
+    const auto first = continuation(t.words, replay_first), later = continuation(t.words, replay_later);
+    run.replay(first, later);
+    run.begin();
+    static_cast<void>(run.prefill(std::span(prompt).first(300), nullptr, false)); // it comes in two pieces
+    static_cast<void>(run.prefill(std::span(prompt).subspan(300)));
+    CHECK(run.position() == prompt.size());
+    const auto& seen = recorder.chunks;
+    REQUIRE(seen.size() == 5);
+    for (std::size_t i = 0; i < 5; ++i) CHECK(seen[i].last == (i == 4));
+    for (std::size_t i = 0; i < 3; ++i) CHECK(seen[i].passing == 0);
+    std::vector<token_id> parts[] = {first, later};
+    parts[0].insert(parts[0].end(), prompt.begin(), prompt.begin() + replay_tokens);
+    parts[1].insert(parts[1].end(), prompt.end() - 28, prompt.end());
+    for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(seen[3 + i].passing == parts[i].size());
+        const auto expected = probe_queries(t.weights, t.pool, prompt, parts[i])[5];
+        REQUIRE(seen[3 + i].probe.size() == expected.size());
+        double difference = 0, size = 0;
+        for (std::size_t j = 0; j < expected.size(); ++j) {
+            const double x = static_cast<double>(expected[j]),
+                         d = static_cast<double>(seen[3 + i].probe[j]) - x;
+            difference += d * d, size += x * x;
+        }
+        CHECK(difference < 1e-4 * size);
+    }
+    run.replay(std::vector<token_id>(60), {});
+    run.begin();
+    CHECK_THROWS_WITH_AS(static_cast<void>(run.prefill(prompt)),
+                         "a replayed part has 540 tokens with its instruction; valid: up to 512",
+                         run_failure);
 }
 
 TEST_CASE("what a policy that looks ahead keeps depends on the probe, and only on its own") {

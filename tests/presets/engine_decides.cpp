@@ -254,6 +254,24 @@ TEST_CASE("epicache with a budget that divides by layers keeps it after each chu
     CHECK(held[0] + held[1] == 80);
 }
 
+TEST_CASE("epicache: a layer that is more important keeps more after each chunk") {
+    const drift data(small, 400, 81);
+    auto c = blocks_of(40, 90);
+    c.prefill_tokens += 10;
+    c.budget.importance = {1, 3};
+    auto cache = open_cache<block_cache>(c);
+    const auto seq = *cache.begin();
+    // Each keeps 32 with the 12 that are pinned, and the 16 that are left are divided by 1 : 3.
+    naive_blocks truth[] = {{data, 20 + 4}, {data, 20 + 12}};
+    feed_blocks(cache, seq, data, 300, 90,
+                [&](std::size_t l, std::size_t first, std::size_t n, const std::vector<float>& out) {
+                    CHECK(truth[l].take(l, first, n, out) < exact);
+                    for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == truth[l].held(l, h));
+                });
+    CHECK(kept(cache, seq, 0, 1).size() == 36);
+    CHECK(kept(cache, seq, 1, 1).size() == 44);
+}
+
 TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
     const drift data(small, 400, 76);
     auto cache = open_cache<block_cache>(blocks_of(52, 40));
@@ -309,6 +327,176 @@ TEST_CASE("epicache: bad input is refused, and the cache is as it was") {
     CHECK(std::string(s.what()).find(
               "passing is 6; valid: 0, except in a preset that evicts after each chunk") !=
           std::string::npos);
+}
+
+namespace {
+
+using replaying = cache_with<kvtl::presets::kvzip, kvtl::engine_input::probe>;
+constexpr std::size_t replay_at = 300; ///< tokens of a stream from here on are what a model replays
+
+replaying::config replayed_in(std::size_t keep, std::size_t most_replayed) {
+    auto c = sized<replaying>(keep, kvtl::engine_input::probe);
+    c.max_tokens = 400;
+    c.prefill_tokens = prompt + most_replayed;
+    return c;
+}
+/// Tokens that pass behind a prompt, as a model has them in a layer.
+kvtl::layer_input replay_of(const drift& data, std::size_t l, std::size_t at, std::size_t n, bool last) {
+    kvtl::layer_input in = data.input(l, at, n);
+    in.probe = data.q(l, at, n);
+    in.passing = static_cast<std::uint32_t>(n);
+    in.last_chunk = last;
+    return in;
+}
+const decorate goes_on = [](kvtl::layer_input& in, std::size_t, std::size_t, std::size_t) {
+    in.last_chunk = false;
+};
+
+/// KVzip by definition.
+class naive_replay {
+  public:
+    explicit naive_replay(const drift& data) : all_(data, 4, 1) {
+        most_.assign(small.layers * small.kv_heads, scores_t(prompt, 0.0));
+    }
+    /// A layer reads tokens [at, at + n) behind the prompt. Returns the largest error of the outputs.
+    double read(std::size_t l, std::size_t at, std::size_t n, const std::vector<float>& out) {
+        oracle::largest_error error;
+        tokens_t seen = naive::first(prompt);
+        for (std::size_t w = 0; w < n; ++w) {
+            seen.push_back(static_cast<std::uint32_t>(at + w));
+            for (std::size_t hq = 0; hq < small.query_heads; ++hq) {
+                const scores_t p = all_.attention(l, hq, at + w, seen);
+                scores_t& most = most_[l * small.kv_heads + hq / all_.group()];
+                for (std::size_t t = 0; t < prompt; ++t) most[t] = std::max(most[t], p[t]);
+                const scores_t expected = all_.output(l, hq, at + w, seen);
+                for (std::size_t d = 0; d < small.head_dim; ++d)
+                    error.see(static_cast<double>(out[(w * small.query_heads + hq) * small.head_dim + d]) -
+                              expected[d]);
+            }
+        }
+        return error.value();
+    }
+    /// What a lane keeps if `keep` entries are the mean of all.
+    [[nodiscard]] tokens_t kept(std::size_t l, std::size_t h, std::size_t keep) const {
+        scores_t all;
+        for (const scores_t& lane : most_) all.insert(all.end(), lane.begin() + 4, lane.end() - 1);
+        const std::size_t n = std::min((keep - 5) * most_.size(), all.size());
+        std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(n - 1), all.end(),
+                         std::greater<>());
+        const scores_t& mine = most_[l * small.kv_heads + h];
+        const auto passes = [&](double x) { return x >= all[n - 1]; };
+        return all_.best(mine,
+                         static_cast<std::size_t>(std::count_if(mine.begin() + 4, mine.end() - 1, passes)));
+    }
+
+  private:
+    naive all_;
+    std::vector<scores_t> most_;
+};
+
+} // namespace
+
+TEST_CASE("kvzip: the heads of all layers keep what the replayed tokens attend most, and these pass") {
+    const drift data(small, 400, 78);
+    for (const bool least : {false, true}) {
+        CAPTURE(least);
+        auto c = replayed_in(40, 34);
+        if (least)
+            c.memory_bytes = least_memory<replaying>(c); // it holds the prompt and a chunk of the replay
+        auto cache = open_cache<replaying>(c);
+        const auto seq = *cache.begin();
+        double prompt_error = 1;
+        feed_prompt(cache, seq, data, prompt, least ? SIZE_MAX : 60, goes_on, &prompt_error);
+        CHECK(prompt_error < exact);
+        naive_replay truth(data);
+        std::size_t at = replay_at;
+        for (const std::size_t n : {34U, 20U, 11U}) {
+            const bool last = n == 11;
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                std::vector<float> out(n * data.query_floats(), NAN);
+                require_ok(cache.prefill(seq, l, replay_of(data, l, at, n, last), out));
+                CHECK(truth.read(l, at, n, out) < exact);
+                CHECK(cache.tokens(seq, l) == prompt);
+            }
+            at += n;
+        }
+        std::set<std::size_t> sizes;
+        for (std::size_t l = 0; l < small.layers; ++l)
+            for (std::size_t h = 0; h < small.kv_heads; ++h) {
+                CHECK(kept(cache, seq, l, h) == truth.kept(l, h, 40));
+                sizes.insert(kept(cache, seq, l, h).size());
+            }
+        CHECK(sizes.size() > 1);
+        CHECK(rows_held(cache, seq) == 40 * 4);
+        for (std::size_t t = prompt; t < prompt + 8; ++t)
+            CHECK(decode_and_compare(cache, seq, data, t) < exact);
+    }
+}
+
+TEST_CASE(
+    "kvzip: a replay may come with the prompt's last tokens, and a cache with room for everything attends "
+    "everything") {
+    const drift data(small, 400, 79);
+    auto cache = open_cache<replaying>(replayed_in(prompt, 30));
+    const auto seq = *cache.begin();
+    dense_reference<float> reference(data);
+    for (std::size_t l = 0; l < small.layers; ++l) {
+        std::vector<float> q, k, v;
+        const auto add = [](std::vector<float>& to, std::span<const float> rows) {
+            to.insert(to.end(), rows.begin(), rows.end());
+        };
+        add(q, data.q(l, 0, prompt)), add(q, data.q(l, replay_at, 30));
+        add(k, data.k(l, 0, prompt)), add(k, data.k(l, replay_at, 30));
+        add(v, data.v(l, 0, prompt)), add(v, data.v(l, replay_at, 30));
+        kvtl::layer_input in{.q = q, .k = k, .v = v, .probe = data.q(l, replay_at, 30)};
+        in.passing = 30;
+        std::vector<float> out(q.size());
+        require_ok(cache.prefill(seq, l, in, out));
+        CHECK(kept(cache, seq, l, 1) == naive::first(prompt));
+    }
+    std::vector<float> out(data.query_floats());
+    for (std::size_t l = 0; l < small.layers; ++l) {
+        require_ok(cache.attend(seq, l, data.input(l, prompt), out));
+        oracle::largest_error error;
+        const auto& dense = reference.attention(l, prompt);
+        for (std::size_t i = 0; i < dense.size(); ++i)
+            error.see(static_cast<double>(out[i]) - static_cast<double>(dense[i]));
+        CHECK(error.value() < exact);
+    }
+}
+
+TEST_CASE("kvzip: bad input is refused, and the replay goes on") {
+    const drift data(small, 400, 80);
+    auto cache = open_cache<replaying>(replayed_in(40, 30));
+    const auto seq = *cache.begin();
+    std::vector<float> out(40 * data.query_floats());
+    const auto refused = [&](const kvtl::layer_input& in, const char* words) {
+        const auto s = cache.prefill(seq, 0, in, std::span(out).first(in.q.size()));
+        CHECK_FALSE(s.ok());
+        CHECK_MESSAGE(std::string(s.what()).find(words) != std::string::npos, std::string(s.what()));
+    };
+    refused(replay_of(data, 0, replay_at, 6, false), "all 6 tokens pass, and no token came before them");
+    feed_prompt(cache, seq, data, prompt, 50, goes_on);
+    auto in = replay_of(data, 0, replay_at, 6, true);
+    in.passing = 7;
+    refused(in, "passing is 7 of 6 tokens; valid: 0 to 6");
+    in.passing = 5;
+    refused(in, "probe has 768 numbers and passing is 5; valid: passing * query_heads * head_dim = 640");
+    in = replay_of(data, 0, replay_at, 6, true), in.probe = {};
+    refused(in, "probe has 0 numbers; valid: a positive multiple of");
+    refused(replay_of(data, 0, replay_at, 31, true), "up to prefill_tokens = 170");
+    const auto early = cache.attend(seq, 0, data.input(0, prompt), std::span(out).first(data.query_floats()));
+    CHECK(std::string(early.what()).find("the prompt is not complete") != std::string::npos);
+    naive_replay truth(data);
+    for (std::size_t l = 0; l < small.layers; ++l) {
+        std::vector<float> some(30 * data.query_floats(), NAN);
+        require_ok(cache.prefill(seq, l, replay_of(data, l, replay_at, 30, true), some));
+        CHECK(truth.read(l, replay_at, 30, some) < exact);
+    }
+    for (std::size_t l = 0; l < small.layers; ++l)
+        for (std::size_t h = 0; h < small.kv_heads; ++h)
+            CHECK(kept(cache, seq, l, h) == truth.kept(l, h, 40));
+    refused(replay_of(data, 0, replay_at, 6, true), "valid: 0 behind a prompt that is complete");
 }
 
 TEST_CASE("external_mask: what the engine does not want leaves, in prompt and decode; the window stays") {

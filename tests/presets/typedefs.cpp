@@ -151,6 +151,8 @@ constexpr named typedefs[] = {
     TYPEDEF(attention_gate),
     TYPEDEF(lookahead_probe),
     TYPEDEF(epicache),
+    TYPEDEF(kvzip),
+    TYPEDEF(kvzip_plus),
     TYPEDEF(chosen_blocks),
     TYPEDEF(external_mask_cache),
     TYPEDEF(cam),

@@ -18,6 +18,7 @@
 #include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "input_file.hpp"
+#include "key_drift.hpp"
 #include "listening_cache.hpp"
 #include "matmul.hpp"
 #include "model.hpp"
@@ -56,6 +57,8 @@ struct arguments {
     std::string json_file;
     std::size_t max_tokens = 32768;
     std::size_t piece_tokens = 2048;
+    std::size_t drift_tokens = 0;
+    double drift_power = 1;
     unsigned threads = 2;
     bool no_entries = false;
     kvtl::fit_options fit;
@@ -73,6 +76,12 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--votes", a.votes,
                    "also find the heads that retrieve and what an eviction costs each layer, for the policy "
                    "compress_kv, into this file");
+    app.add_option(
+        "--drift-tokens", a.drift_tokens,
+        "with --votes: layers are as important as their keys change when a text is read in blocks of so "
+        "many tokens, for the policy epicache (its authors: 100), instead of what an eviction costs");
+    app.add_option("--drift-power", a.drift_power, "power to which that change is raised")
+        ->capture_default_str();
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
     app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
     app.add_option("--max-tokens", a.max_tokens, "tokens of the text or the traces that are used at most")
@@ -87,7 +96,8 @@ void define_options(CLI::App& app, arguments& a) {
         "codes, which only policies with a low-rank compressor and those of KVQuant read");
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
-    for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads"})
+    for (const char* name :
+         {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads", "--drift-tokens"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.get_option("--trace")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -112,6 +122,8 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.gates != "-", "--gates: weights need a file");
     engine::require_replaceable(a.gates, "--gates");
     require(a.votes != "-", "--votes: votes need a file");
+    require(a.drift_tokens == 0 || !a.votes.empty(), "--drift-tokens: valid: with --votes");
+    require(a.drift_power > 0 && a.drift_power <= 16, "--drift-power: valid: above 0, up to 16");
     engine::require_writable(a.votes, "--votes");
     engine::require_writable(a.json_file, "--json");
 }
@@ -177,6 +189,31 @@ engine::head_votes fit_votes(const engine::model& model, std::span<const engine:
     }
     bar.clear();
     return fit.finish();
+}
+
+/// The importance of layers by key_drift.hpp. Each piece is read twice.
+std::vector<float> fit_drift(const engine::model& model, std::span<const engine::token_id> tokens,
+                             std::size_t piece, std::size_t block, double power, engine::thread_pool& pool) {
+    engine::key_drift drift(model.hyper().shape);
+    bool divided = false;
+    engine::listening_cache cache(model.hyper().shape, false,
+                                  [&](std::uint32_t layer, const kvtl::layer_input& in) {
+                                      divided ? drift.blocks(layer, in) : drift.whole(layer, in);
+                                      return kvtl::status();
+                                  });
+    engine::transformer transformer(model, cache, pool, piece);
+    engine::progress_bar bar("drift", tokens.size());
+    for (std::size_t done = 0; done < tokens.size(); done += piece) {
+        for (const std::size_t some : {std::size_t{0}, block}) {
+            divided = some != 0;
+            cache.divide(some);
+            transformer.begin();
+            transformer.prefill(tokens.subspan(done, std::min(piece, tokens.size() - done)));
+        }
+        bar.update(std::min(done + piece, tokens.size()));
+    }
+    bar.clear();
+    return drift.finish(power);
 }
 
 nlohmann::json to_json(const kvtl::fitted_bases& f, std::uint64_t fingerprint) {
@@ -288,6 +325,9 @@ samples hear_text(arguments& a, std::optional<fits>& fit) {
     bar.clear();
     samples from{a.model, hyper.shape, fingerprint_of(model), a.threads};
     if (!a.votes.empty()) from.votes = fit_votes(model, std::span(tokens).first(used), piece, pool);
+    if (a.drift_tokens != 0)
+        from.votes->importance =
+            fit_drift(model, std::span(tokens).first(used), piece, a.drift_tokens, a.drift_power, pool);
     return from;
 }
 

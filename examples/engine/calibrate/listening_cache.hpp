@@ -7,6 +7,7 @@
 
 #include "kv_cache.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -23,6 +24,9 @@ class listening_cache final : public kv_cache {
         : shape_(shape), with_k_pre_(with_k_pre), hear_(std::move(hear)),
           scratch_(kvtl::simd::causal_scratch_floats(shape.head_dim)) {}
 
+    /// From the next prompt on a token attends only the tokens of its own block of so many; 0: all before it.
+    void divide(std::size_t block) { block_ = block; }
+
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return kvtl::sequence_id{}; }
     kvtl::status prefill(kvtl::sequence_id, std::uint32_t layer, const kvtl::layer_input& in,
                          std::span<float> out, unsigned) noexcept override {
@@ -35,8 +39,13 @@ class listening_cache final : public kv_cache {
         for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
             const kvtl::rows_view<float> keys{in.k.floats().data() + h * dim, tokens, dim, kv_row};
             const kvtl::rows_view<float> values{in.v.floats().data() + h * dim, tokens, dim, kv_row};
-            kvtl::simd::attend_causal(in.q.floats().subspan(h * group * dim), q_row, group, scale, tokens,
-                                      keys, values, 0, out.subspan(h * group * dim), q_row, scratch_);
+            const std::size_t block = block_ == 0 ? tokens : block_;
+            for (std::size_t first = 0; first < tokens; first += block) {
+                const std::size_t n = std::min(block, tokens - first), at = first * q_row + h * group * dim;
+                kvtl::simd::attend_causal(in.q.floats().subspan(at), q_row, group, scale, n,
+                                          keys.slice(first, n), values.slice(first, n), 0, out.subspan(at),
+                                          q_row, scratch_);
+            }
         }
         return hear_(layer, in);
     }
@@ -62,6 +71,7 @@ class listening_cache final : public kv_cache {
   private:
     kvtl::shape shape_;
     bool with_k_pre_;
+    std::size_t block_ = 0;
     listener hear_;
     std::vector<float> scratch_;
 };

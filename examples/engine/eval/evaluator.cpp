@@ -97,11 +97,9 @@ std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std:
 engine::cache_options sized_for(engine::cache_options options, const task& of, const example& e) {
     const engine::cache_wants budgets = engine::policy_wants(options.policy);
     if (budgets.evicts && !budgets.retrieves) {
-        options.prefill_tokens =
-            budgets.by_chunk ? std::min(e.prefill, (options.keep_tokens != 0 ? options.keep_tokens
-                                                                             : options.attend_tokens) +
-                                                       block_tokens)
-                             : e.prefill;
+        options.prefill_tokens = budgets.by_chunk
+                                     ? std::min(e.prefill, engine::most_of_a_layer(options) + block_tokens)
+                                     : e.prefill;
         options.max_tokens = of.most_tokens(e);
     }
     return options;
@@ -219,9 +217,11 @@ void evaluator::replay_prompt(opened& o) {
     }
 }
 
-/// The prompt as the policy makes the model read it: later chunks see what earlier ones left.
-void evaluator::read_chunks(const example& e, opened& o) {
+/// The prompt as the policy makes the model read it: later chunks see what earlier ones left, or all of it is read twice.
+void evaluator::read_prompt(const example& e, opened& o) {
     engine::transformer reader(model_, *o.cache, pool_, block_tokens);
+    reader.replay(engine::continuation(words_, engine::replay_first),
+                  engine::continuation(words_, engine::replay_later));
     reader.share_layers(options_.owner);
     reader.look_ahead(e.windows.empty() || true_probe_ ? probe_ : probe_of(model_, e, episodes_).probe);
     reader.go_on_in(o.sequence, 0);
@@ -355,12 +355,13 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
                         bool with_open_loop, tally& to) {
     const std::size_t prompt_end = transformer_.position();
     const engine::cache_options own = sized_for(options, of, e);
-    const bool by_chunk = engine::policy_wants(options.policy).by_chunk;
+    const engine::cache_wants wants = engine::policy_wants(options.policy);
+    const bool by_chunk = wants.by_chunk, reads = by_chunk || wants.replays;
     try {
         {
             opened o = open(own);
             const auto start = clock::now();
-            by_chunk ? read_chunks(e, o) : replay_prompt(o);
+            reads ? read_prompt(e, o) : replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
             if (by_chunk && !e.windows.empty()) {
@@ -373,7 +374,7 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
         }
         if (with_open_loop && recording_.decoded != 0) {
             opened o = open(own);
-            by_chunk ? read_chunks(e, o) : replay_prompt(o);
+            reads ? read_prompt(e, o) : replay_prompt(o);
             open_loop(o, to);
         }
     } catch (...) { // the next policy finds the model where this one did

@@ -6,7 +6,8 @@
 //                         through the layers and into its own cache. Gives nll, kl, top-1 agreement, the
 //                         answer, and everything that is counted or timed
 //            A policy that evicts after each chunk of a prompt changes what later chunks become, so it reads the prompt
-//            itself, in chunks of block_tokens, with the probe of the dialogue's episode that the question belongs to
+//            itself, in chunks of block_tokens, with the probe of the dialogue's episode that the question belongs to.
+//            So does a policy that has the prompt pass once more
 //            open loop:   a second cache is fed the full model's q, k and v of every decoded token. Gives
 //                         output_error and mass_recall, on the same inputs for every policy
 //
@@ -105,7 +106,7 @@ class evaluator {
     [[nodiscard]] opened open(const engine::cache_options& options);
     void read(const task& of, const example& e, const opened& full, recording* into);
     void replay_prompt(opened& cache);
-    void read_chunks(const example& e, opened& cache);
+    void read_prompt(const example& e, opened& cache);
     void closed_loop(const task& of, const example& e, opened& cache, tally& to);
     void open_loop(opened& cache, tally& to);
     void compare(std::span<const float> logits, std::span<const float> full, const engine::token_id* next,

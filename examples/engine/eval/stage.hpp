@@ -37,10 +37,10 @@ struct recording {
 
 class stage final : public engine::kv_cache {
   public:
-    /// `wants`: all that any of the policies wants. The full model reads a prompt without a probe between its chunks.
+    /// `wants`: all that any of the policies wants. The full model reads a prompt once, without a probe between its chunks.
     stage(const kvtl::shape& shape, unsigned shards, engine::cache_wants wants)
         : shape_(shape), shards_(shards), wants_(wants) {
-        wants_.by_chunk = false;
+        wants_.by_chunk = wants_.replays = false;
     }
 
     /// From now on `cache` is behind the stage. With `into`, everything is recorded; it must be empty.

@@ -152,10 +152,11 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         c.attend_tokens = o.attend_tokens;
         c.keep_tokens = o.keep_tokens;
         c.prefill_tokens = o.prefill_tokens;
-        if constexpr (kvtl::evicts_by_chunk<Preset>()) {
-            c.max_tokens += most_probe_tokens;
-            if (c.prefill_tokens != 0) c.prefill_tokens += most_probe_tokens;
-        }
+        constexpr std::size_t passing = kvtl::evicts_by_chunk<Preset>()   ? most_probe_tokens
+                                        : kvtl::replays_prompts<Preset>() ? most_replayed_tokens
+                                                                          : 0;
+        c.max_tokens += passing;
+        if (c.prefill_tokens != 0) c.prefill_tokens += passing;
         c.shards = std::max(1U, o.shards);
         c.time_phases = o.time_phases;
         c.threads = o.threads;
@@ -202,12 +203,12 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
             c.retention.weights = prepared.gates; // moved with it: a vector's bytes stay where they are
             c.retention.model = o.fingerprint;
         }
-        if constexpr (heads_vote)
+        if constexpr (heads_vote || layers_differ)
             if (!o.votes.empty()) {
                 auto read = read_votes(o.votes, o.shape, o.fingerprint);
                 if (!read) return read.error();
                 prepared.votes = *std::move(read);
-                c.retention.votes = prepared.votes.votes;
+                if constexpr (heads_vote) c.retention.votes = prepared.votes.votes;
                 if constexpr (requires { c.budget.importance; })
                     c.budget.importance = prepared.votes.importance;
             }
@@ -224,6 +225,9 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         return kinds & kvtl::detail::calibrated_kinds<typename Preset::compressor>();
     }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
+    static constexpr bool layers_differ = requires(const typename manager::config& c) {
+        c.budget.importance;
+    };
     static constexpr bool heads_vote = requires(const typename manager::config& c) { c.retention.votes; };
 
     std::vector<std::pair<std::string, std::string>> config_;

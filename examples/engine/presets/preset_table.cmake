@@ -150,4 +150,6 @@ set(KVTL_PRESET_TABLE
     "attention_gate learned eviction 'Attention-Gate: a small attention over the context flags what stays'"
     "lookahead_probe engine_decides eviction 'DapQ and LookaheadKV: SnapKV by queries that stand for the future'"
     "epicache engine_decides eviction 'EpiCache: after each chunk of a prompt a probe says what stays'"
+    "kvzip engine_decides eviction 'KVzip: the model reads the prompt again, what it attends then stays'"
+    "kvzip_plus engine_decides eviction 'KVzip+: the same, attention weighed by what the values add'"
     "external_mask engine_decides eviction 'the engine says what stays'")

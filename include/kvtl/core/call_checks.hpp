@@ -64,9 +64,10 @@ template <element E> struct call_checks {
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
     std::uint32_t query_heads = 0;
-    bool reads_probe = false;     ///< the preset looks at layer_input::probe,
-    bool evicts_by_chunk = false; ///< of every chunk of a prompt,
-    bool takes_passing = false;   ///< and at layer_input::passing
+    bool reads_probe = false;   ///< the preset looks at layer_input::probe,
+    bool probes_chunks = false; ///< of every chunk of a prompt,
+    bool takes_passing = false; ///< and at layer_input::passing,
+    bool all_may_pass = false;  ///< of a whole chunk, too
     sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
@@ -126,15 +127,18 @@ template <element E> struct call_checks {
                                    out.size(), tokens * query_floats);
         return {};
     }
-    /// Of prefill(): tokens that do not stay leave others that do, and the preset lets them pass.
+    /// Of prefill(): the preset lets tokens pass, and leaves others that stay unless it replays prompts.
     [[nodiscard]] status passing(const char* call, const layer_input& in, std::size_t tokens) const noexcept {
         if (in.passing == 0) return {};
         if (!takes_passing)
             return status::failure(errc::invalid_argument,
                                    "%s: passing is %u; valid: 0, except in a preset that evicts after each "
-                                   "chunk, of a model whose layers do not slide",
+                                   "chunk or replays prompts, of a model whose layers do not slide",
                                    call, in.passing);
-        if (in.passing >= tokens)
+        if (all_may_pass && in.passing > tokens)
+            return status::failure(errc::invalid_argument, "%s: passing is %u of %zu tokens; valid: 0 to %zu",
+                                   call, in.passing, tokens, tokens);
+        if (!all_may_pass && in.passing >= tokens)
             return status::failure(errc::invalid_argument,
                                    "%s: passing is %u of %zu tokens; valid: 0 to %zu, as one has to stay",
                                    call, in.passing, tokens, tokens - 1);
@@ -163,7 +167,7 @@ template <element E> struct call_checks {
                                const tensor_span& out) const noexcept {
         std::size_t tokens = 0, prompts = 0;
         for (const batch_part& p : parts) {
-            prompts += evicts_by_chunk ? p.kind != part_kind::decode : p.kind == part_kind::last_of_prompt;
+            prompts += probes_chunks ? p.kind != part_kind::decode : p.kind == part_kind::last_of_prompt;
             if (status s = sequence(call, p.seq); !s) return s;
             if (p.kind == part_kind::decode && out.empty())
                 return status::failure(errc::invalid_argument,

@@ -286,8 +286,9 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
     made->frames.memory_bytes = c.memory_bytes;
     made->adapt_prompt = c.adapt_prompt;
     made->calls.reads_probe = contains(needed_inputs<Policies>(), engine_input::probe);
-    made->calls.evicts_by_chunk = evicts_by_chunk<Policies>();
-    made->calls.takes_passing = evicts_by_chunk<Policies>() && row_layers.sliding == 0;
+    made->calls.probes_chunks = evicts_by_chunk<Policies>() || replays_prompts<Policies>();
+    made->calls.takes_passing = made->calls.probes_chunks && row_layers.sliding == 0;
+    made->calls.all_may_pass = replays_prompts<Policies>();
     made->arena = memory->frames;
     made->memory = std::move(memory->all);
 

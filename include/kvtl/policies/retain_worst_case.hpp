@@ -22,11 +22,10 @@
 
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/policies/support/budget_split.hpp>
-#include <kvtl/simd/dot.hpp>
+#include <kvtl/policies/support/value_size.hpp>
 #include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace kvtl { inline namespace v0 {
@@ -64,17 +63,7 @@ template <over Group, over Window> struct value_loss : score_defaults {
         template <element E>
         [[nodiscard]] float value_size(std::uint32_t layer, std::uint32_t head, const E* v,
                                        std::size_t dim) const noexcept {
-            float size = 0;
-            if (!calibration_.has(calibrated)) {
-                for (std::size_t d = 0; d < dim; ++d) size += std::fabs(to_float(v[d]));
-                return size;
-            }
-            const rows_view<float> factor = calibration_.basis(calibrated, layer, head);
-            for (std::size_t i = 0; i < factor.count; ++i) {
-                const float x = simd::dot(factor.row(i), v, dim);
-                size += x * x;
-            }
-            return std::sqrt(size);
+            return value_size_of(calibration_, layer, head, v, dim);
         }
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
             const std::uint32_t n = lane.tokens(), begin = lane.sinks, end = n - lane.window;

@@ -6,10 +6,19 @@
 //                    engine_input::probe.
 //   epicache         block prefill (EpiCache, Kim et al.): after each chunk of a prompt, the probe that comes with it
 //                    scores the chunk and what is left of earlier ones, by the maximum over queries and group.
-//                    Every head keeps keep_tokens. The chunk's last tokens may be the probe's own, and pass
+//                    Every head keeps keep_tokens, or its layer's share of them: the importance of layers is an input
+//                    (budget.importance), and without it all are equal. The chunk's last tokens may be the probe's own, and pass
 //                    (layer_input::passing). A conversation has such a sequence for each of its episodes
 //                    (kvtl/store/episodes.hpp). prefill_tokens is keep_tokens + chunk + probe, whatever the
 //                    prompt's length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
+//   kvzip            the model reads the prompt once more, and an entry scores by the most attention that it gets
+//                    meanwhile (KVzip). Heads of all layers compete; 4 sinks, and the last token. The replayed tokens come as
+//                    chunks in which all tokens pass (layer_input::passing), with their queries as the probe. The
+//                    last such chunk is the prompt's last_chunk. The cache holds the whole prompt until then:
+//                    prefill_tokens is the prompt and a chunk of the replay. Needs engine_input::probe.
+//   kvzip_plus       the same with KVzip+'s score: attention times the size of the value after the output projection,
+//                    by section value_norms of config.calibration (otherwise the sum of its absolute values), divided
+//                    by the length of the replayed token's input of the layer. Needs engine_input::x, too.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
@@ -24,9 +33,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/policies/budget_progressive.hpp>
+#include <kvtl/policies/budget_table.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_probe_attention.hpp>
+#include <kvtl/policies/retain_replay_attention.hpp>
 #include <kvtl/policies/select_chosen_by_engine.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/full.hpp>
@@ -46,6 +58,21 @@ struct epicache : full {
     static constexpr std::uint32_t window_tokens = 32;
     static constexpr std::uint32_t sink_tokens = 4;
     using retention = drop<probe_attention<over::max, pooling::average, 1, probed::every_chunk>>;
+    using budget = table;
+};
+
+struct kvzip : full {
+    static constexpr std::string_view name = "kvzip";
+    static constexpr std::uint32_t window_tokens = 1;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = drop<replay_attention>;
+    using budget = progressive_heads;
+    static constexpr progressive_heads::config budget_config{.r_max = 1e5F, .interval = 1024}; // all at once
+};
+
+struct kvzip_plus : kvzip {
+    static constexpr std::string_view name = "kvzip_plus";
+    using retention = drop<replay_loss>;
 };
 
 struct external_scores : full {
@@ -70,6 +97,8 @@ struct chosen_blocks : offloaded {
 
 using lookahead_probe = kv_manager<presets::lookahead_probe, engine_inputs_for<presets::lookahead_probe>>;
 using epicache = kv_manager<presets::epicache, engine_inputs_for<presets::epicache>>;
+using kvzip = kv_manager<presets::kvzip, engine_inputs_for<presets::kvzip>>;
+using kvzip_plus = kv_manager<presets::kvzip_plus, engine_inputs_for<presets::kvzip_plus>>;
 using external_scores_cache =
     kv_manager<presets::external_scores, engine_inputs_for<presets::external_scores>>;
 using chosen_blocks = kv_manager<presets::chosen_blocks, engine_inputs_for<presets::chosen_blocks>>;

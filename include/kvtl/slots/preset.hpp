@@ -283,6 +283,14 @@ template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
     else
         return false;
 }
+/// The retention scores a prompt by probes that come with any of its chunks, and whose tokens may pass behind it.
+template <class T> [[nodiscard]] consteval bool replays_prompts() {
+    if constexpr (drops_entries<T>) return requires {
+            requires T::retention::score::replays;
+        };
+    else
+        return false;
+}
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
 /// and chunks attend rows without counts. What is left of earlier chunks is stored anew with every chunk and must not change
 /// by that.
@@ -299,10 +307,11 @@ concept preference_is_known =
     { s.preference(notes) }
     noexcept->std::same_as<float>;
 };
-/// Survivors that moved to units or chains are retrieved or all attended, but no longer evicted.
+/// Survivors that moved to units or chains are retrieved or all attended, but no longer evicted. All of a chunk moves on,
+/// so no token passes.
 template <class T>
-concept thins_out_once =
-    !hands_over<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt);
+concept thins_out_once = !hands_over<T> || (!T::retention::score::evicts_in_decode &&
+                                            !T::retention::score::evicts_in_prompt && !replays_prompts<T>());
 template <class T>
 concept keeps_by_kv_head = !hands_over<T> || !T::retention::score::per_query_head;
 template <class T>

@@ -13,6 +13,8 @@
 //         With `evicts_in_prompt` a prompt is never held as a whole, and a chunk attends itself and the survivors
 //         of earlier chunks. A policy that also evicts in decode takes the prompt as such steps. One that ranks by
 //         probes ranks the survivors together with each chunk, when the chunk has come.
+//         A score by probes that declares `replays` is called for each chunk with a probe, before the last one, too,
+//         and raises the scores so far. Tokens of the chunk may pass: they stand behind the rows that it scores.
 // Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token, and scratch of G * T floats. No matrix
 //         of queries times keys is kept.
@@ -70,15 +72,17 @@ struct score_limits {
 /// One lane of a finished prompt.
 template <element E> struct prompt_lane {
     std::uint32_t layer = 0;
-    std::uint32_t head = 0;         ///< KV head; query head if lanes are query heads
-    rows_view<E> keys, values;      ///< (T, D)
-    std::uint32_t sinks = 0;        ///< the first entries, pinned
-    std::uint32_t window = 0;       ///< the last entries, pinned
+    std::uint32_t head = 0;    ///< KV head; query head if lanes are query heads
+    rows_view<E> keys, values; ///< (T, D); where the policy replays, keys of tokens that pass behind them
+    std::uint32_t sinks = 0;   ///< the first entries, pinned
+    std::uint32_t window = 0;  ///< the last entries, pinned
     const float* queries = nullptr; ///< (W, D): queries of the last W tokens, or probes for later ones
     std::size_t query_stride = 0;   ///< floats from one observed token to the next
     std::uint32_t observed = 0;     ///< W
-    std::uint32_t group = 1;        ///< G
-    bool causal = true;             ///< observed queries see only their own and earlier tokens
+    std::span<const float>
+        inputs;              ///< (W, M) of the layer, of observed tokens that pass, where the policy needs x
+    std::uint32_t group = 1; ///< G
+    bool causal = true;      ///< observed queries see only their own and earlier tokens
     logit_rule logit{};
     std::span<const float> value_sizes; ///< (T) sum over the layer's KV heads of the policy's value_size()
     std::span<float> logits;            ///< (G, T) scratch
@@ -232,7 +236,8 @@ concept score_opens = state_constructs<P, const score_limits&, std::span<std::by
     { P::state::check(c, l) }
     noexcept->std::same_as<status>;
 };
-/// score(lane, out): out (T) is zero at the start. Scores of pinned entries are never read.
+/// score(lane, out): out (T) is zero at the start; the scores so far where the policy replays. Scores of pinned entries are
+/// never read.
 template <class P>
 concept score_ranks_prompts = P::source == score_source::arrival || P::source == score_source::prompt ||
                               requires(const typename P::state& s, const prompt_lane<float>& lane,

@@ -209,8 +209,9 @@ template <class T> consteval void explain_dropping() {
                       "use a score with preference(notes), such as mean_and_variance");
     static_assert(
         holds(thins_out_once<T>),
-        "[kvtl] retention: this score evicts while tokens come in, but what it keeps of a prompt moves "
-        "on to units, or to records of a layer, and is not evicted from; use a score that decides when the "
+        "[kvtl] retention: this score evicts while tokens come in, or has tokens pass behind a prompt, but "
+        "what it keeps of a prompt moves on to units, or to records of a layer; use a score that decides "
+        "when the "
         "prompt ends, such as "
         "window_attention");
     static_assert(holds(keeps_by_kv_head<T>),

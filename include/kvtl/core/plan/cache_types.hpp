@@ -94,6 +94,7 @@ struct retention_types<Policies, true> : demotion_types<typename Policies::reten
     using position_state = typename position::state;
     static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
     static constexpr bool evicts_by_chunk = kvtl::evicts_by_chunk<Policies>();
+    static constexpr bool replays = kvtl::replays_prompts<Policies>();
     /// The heads of a layer are decided together, so a sequence belongs to one shard.
     static constexpr bool decides_together =
         budget::decides_together || score::decides_together || score::reads_values;

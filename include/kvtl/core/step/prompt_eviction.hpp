@@ -5,8 +5,9 @@
 //         a time in the work area, scores it, keeps the best of it, and lets the budget cut earlier layers
 //         back. Every step that needs rows asks for them before it changes anything.
 //         A score that evicts after each chunk treats every chunk as the last one, of a prompt whose earlier tokens
-//         are those that are left.
-// Source: block prefill: EpiCache (Kim et al.).
+//         are those that are left. One that replays takes a probe with any chunk. Its queries raise the scores of
+//         the rows so far, and the tokens that pass with it are attended and leave.
+// Source: block prefill: EpiCache (Kim et al.). Replay: KVzip (Kim et al.).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,6 +31,8 @@ template <class Types> class prompt_eviction {
     static constexpr bool joins = requires { requires Types::retention::joins; };
     /// Entries may leave although there is room.
     static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
+    /// Tokens of a chunk may pass.
+    static constexpr bool lets_pass = Types::evicts_by_chunk || Types::replays;
     /// What an entry is worth depends on its age.
     static constexpr bool ages = requires { requires score::ages; };
 
@@ -48,7 +51,8 @@ template <class Types> class prompt_eviction {
             attend(i, in, held, tokens, out);
         }
     }
-    /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
+    /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores. tokens: those that
+    /// stay, none in a replay.
     [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                    std::uint32_t before, std::uint32_t tokens,
                                    const tensor_span& out) noexcept {
@@ -62,9 +66,10 @@ template <class Types> class prompt_eviction {
         score_arrivals(slot, layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
-            gather(lane, i, in, before, tokens);
-            attend(i, in, before, tokens, out);
-            score_chunk(lane, i, in, before, tokens);
+            const std::uint32_t all = tokens + passing(in);
+            gather(lane, i, in, before, all);
+            attend(i, in, before, all, out);
+            score_chunk(lane, i, layer, in, before, tokens);
             measure_queries(lane, i, in, before, tokens);
             const rows held = book_->open(lane);
             for (std::uint32_t t = before; t < total; ++t) put(held, t, t);
@@ -101,7 +106,7 @@ template <class Types> class prompt_eviction {
         score_arrivals(slot, layer, in, before, tokens, count);
         layer_notes notes;
         for (std::uint32_t i = 0; i < count; ++i) {
-            const std::uint32_t all = tokens + (Types::evicts_by_chunk ? in.passing : 0);
+            const std::uint32_t all = tokens + passing(in);
             gather(lanes[i], i, in, before, all);
             attend(i, in, before, all, out);
             const phase_clock::span timed(book_->clock, &phase_times::evict);
@@ -132,6 +137,9 @@ template <class Types> class prompt_eviction {
     }
 
   private:
+    [[nodiscard]] static std::uint32_t passing(const layer_input& in) noexcept {
+        return lets_pass ? in.passing : 0;
+    }
     /// Scores of tokens as they arrive, for all lanes: board[lane][first + t].
     void score_arrivals(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t first,
                         std::uint32_t tokens, std::uint32_t lanes) noexcept {
@@ -172,11 +180,30 @@ template <class Types> class prompt_eviction {
                       book_->memory.work_v.data(), out, book_->memory.causal);
     }
     /// The scores of a lane's rows once a chunk has come that is not the last.
-    void score_chunk(kept_lane& lane, std::uint32_t i, const layer_input& in, std::uint32_t before,
-                     std::uint32_t tokens) noexcept {
+    void score_chunk(kept_lane& lane, std::uint32_t i, std::uint32_t layer, const layer_input& in,
+                     std::uint32_t before, std::uint32_t tokens) noexcept {
         const phase_clock::span timed(book_->clock, &phase_times::evict);
         load_scores(lane, i, before, tokens);
         if constexpr (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
+        if constexpr (Types::replays)
+            if (!in.probe.empty()) score_by_probe(i, layer, in, before + tokens, nullptr);
+    }
+    /// score_source::probe: the scores of the work area's first `total` rows. Where a score replays, the probe sees the passing
+    /// rows behind them, too, up to its own.
+    void score_by_probe(std::uint32_t i, std::uint32_t layer, const layer_input& in, std::uint32_t total,
+                        layer_notes* notes) noexcept {
+        prompt_lane<E> p = lane_view(layer, i, total);
+        p.notes = notes;
+        p.observed = static_cast<std::uint32_t>(in.probe.size() / book_->plan.query_floats());
+        p.queries = in.probe.data() + book_->query_offset(i);
+        p.query_stride = book_->plan.query_floats();
+        p.causal = Types::replays && in.passing != 0;
+        if constexpr (Types::replays) p.keys = work_keys(total + in.passing);
+        if constexpr (Types::replays && contains(needs_of<score>(), engine_input::x)) {
+            const std::size_t tokens = in.k.size() / book_->plan.key_floats();
+            p.inputs = in.x.last(in.x.size() / tokens * in.passing);
+        }
+        book_->score.score(p, book_->board(i, total));
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
     void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,
@@ -297,18 +324,14 @@ template <class Types> class prompt_eviction {
             add_prompt_mass(i, in, before, tokens);
             if constexpr (Types::budget::reads_preference) book_->score.note(book_->board(i, total), notes);
         }
-        if constexpr (source != score_source::arrival && source != score_source::prompt) {
+        if constexpr (source == score_source::probe) score_by_probe(i, layer, in, total, &notes);
+        if constexpr (source == score_source::window || source == score_source::keys) {
             prompt_lane<E> p = lane_view(layer, i, total);
             p.notes = &notes;
             if constexpr (source == score_source::window) {
                 p.observed = last_queries(lane, i, in, tokens);
                 p.queries = book_->memory.observed.data();
                 p.query_stride = std::size_t{book_->plan.lane_group} * book_->plan.dim;
-            } else if constexpr (source == score_source::probe) {
-                p.observed = static_cast<std::uint32_t>(in.probe.size() / book_->plan.query_floats());
-                p.queries = in.probe.data() + book_->query_offset(i);
-                p.query_stride = book_->plan.query_floats();
-                p.causal = false;
             }
             book_->score.score(p, book_->board(i, total));
         }

@@ -73,8 +73,9 @@ template <class Types> class retention_stage {
             return prompt_.complete(slot, layer, in, lanes[0].rows.rows, tokens - in.passing, out);
         else if constexpr (score::evicts_in_prompt)
             return stream(slot, layer, in, tokens, out);
-        if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, tokens, out);
-        return prompt_.complete(slot, layer, in, before, tokens, out);
+        const std::uint32_t stay = Types::replays ? tokens - in.passing : tokens;
+        if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, stay, out);
+        return prompt_.complete(slot, layer, in, before, stay, out);
     }
 
     /// The attention of prefill(). Nothing stays.
@@ -445,6 +446,19 @@ template <class Types> class retention_stage {
             if (!simd::all_finite(in.probe.data(), in.probe.size()))
                 return status::failure(errc::invalid_argument,
                                        "prefill: probe holds a number that is not finite");
+            if constexpr (Types::replays) {
+                if (in.passing != 0 && in.probe.size() != in.passing * book_.plan.query_floats())
+                    return status::failure(errc::invalid_argument,
+                                           "prefill: probe has %zu numbers and passing is %u; valid: passing "
+                                           "* query_heads * head_dim = %zu, the queries of what passes",
+                                           in.probe.size(), in.passing,
+                                           in.passing * book_.plan.query_floats());
+                if (lanes[0].tokens + tokens == in.passing)
+                    return status::failure(errc::invalid_argument,
+                                           "prefill: all %u tokens pass, and no token came before them; "
+                                           "valid: a replay behind the prompt that it repeats",
+                                           tokens);
+            }
         }
         if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
         if constexpr (requires { book_.score.wants_any(in); }) {
