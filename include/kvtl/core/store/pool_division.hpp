@@ -85,8 +85,7 @@ template <class Replacement> class pool_division {
     }
 
   private:
-    /// Of the replacement policy's blocks. Their bytes are those of a line in the number of frames, or below it, but for a pool
-    /// without frames; `spare` is for that.
+    /// Of the replacement policy's blocks (slots/replacement.hpp).
     static constexpr std::size_t alignment = 8, spare = 16;
     [[nodiscard]] static constexpr std::size_t aligned(std::size_t n) noexcept {
         return (n + alignment - 1) / alignment * alignment;
