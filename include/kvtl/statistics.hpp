@@ -197,7 +197,8 @@ struct sequence_statistics {
     std::uint64_t tokens = 0;        ///< it has now
     std::uint64_t units = 0;         ///< it has now
     std::uint64_t kept_bytes = 0; ///< of its entries now, encoded or not; shared pages count in each branch
-    std::uint64_t frame_bytes = 0; ///< of the frames that it may fill now; of all sequences where these share them
+    std::uint64_t frame_bytes =
+        0; ///< of the frames that it may fill now; of all sequences where these share them
 
     sequence_statistics() = default;
     /// Of counters, which run from open() on.

@@ -78,8 +78,8 @@ std::vector<double> parts_by_level(double all, double least, const std::vector<d
 }
 } // namespace
 
-TEST_CASE_TEMPLATE("frames follow weights, and every token is attended as before", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::quest) {
+TEST_CASE_TEMPLATE("frames follow weights, and every token is attended as before", Preset,
+                   kvtl::presets::dynakv, kvtl::presets::quest) {
     using cache_type = in_memory_cache<Preset>;
     const drift data(model, max_tokens, 3);
     auto cache = open_cache<cache_type>(roomy<cache_type>(3));
@@ -114,7 +114,8 @@ TEST_CASE_TEMPLATE("frames follow weights, and every token is attended as before
     CHECK(std::max({one.error(), two.error(), three.error()}) < exact);
 }
 
-TEST_CASE("sequences that come, go, fork, are saved and weighed at random have the frames that a model gives them") {
+TEST_CASE("sequences that come, go, fork, are saved and weighed at random have the frames that a model gives "
+          "them") {
     using cache_type = in_memory_cache<kvtl::presets::dynakv>;
     const scratch_folder folder;
     constexpr std::uint32_t sequences = 4;
@@ -145,7 +146,9 @@ TEST_CASE("sequences that come, go, fork, are saved and weighed at random have t
                     REQUIRE(std::fabs(now[i] - part[i]) <= 1.01);
                     total += part[i];
                 }
-                if (total > 0) REQUIRE(sum(now) == static_cast<std::uint32_t>(std::lround(has.each * static_cast<double>(now.size()))));
+                if (total > 0)
+                    REQUIRE(sum(now) == static_cast<std::uint32_t>(
+                                            std::lround(has.each * static_cast<double>(now.size()))));
             }
         };
         const auto add = [&](reader<cache_type> r) {
@@ -309,7 +312,7 @@ TEST_CASE("what cannot be says why and what may be, and nothing has happened") {
     const double fewest = counts_of(cache).least; // all pools still have as many
     require_ok(cache.set_share(one.id(), least));
     CHECK(std::fabs(frames_of(cache)[0] - fewest) <= 2);
-        require_ok(cache.set_share(one.id(), 1));
+    require_ok(cache.set_share(one.id(), 1));
 
     // A failed read leaves nothing behind but its units.
     auto& faults = *c.io.faults;

@@ -54,8 +54,8 @@ template <element E> class cache_calls {
         const auto seq = core_->calls.slots.begin();
         if (!seq || core_->shares.calls() == nullptr) return seq;
         const sequence_lock<core_type> mine(*core_, seq->slot);
-        status s = mine.taken() ? weigh_sequence(*core_, "begin", seq->slot, 1)
-                                : busy("begin", mine.blocked());
+        status s =
+            mine.taken() ? weigh_sequence(*core_, "begin", seq->slot, 1) : busy("begin", mine.blocked());
         if (s.ok()) return seq;
         forget(*seq);
         return s;
@@ -459,7 +459,8 @@ template <element E> class cache_calls {
         if (!mine.taken()) return busy("set_share", mine.blocked());
         if (status s = core_->calls.sequence("set_share", seq); !s) return s;
         frame_shares& all = core_->shares;
-        const bool first = all.begin(rare, [&](std::uint32_t slot) { return core_->calls.slots.is_open(slot); });
+        const bool first =
+            all.begin(rare, [&](std::uint32_t slot) { return core_->calls.slots.is_open(slot); });
         status s = all.check(r, seq.slot, weight);
         if (s.ok()) s = weigh_sequence(*core_, "set_share", seq.slot, weight, true);
         if (first && !s && s.code() != errc::unsupported) all.cancel();

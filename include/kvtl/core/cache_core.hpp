@@ -35,7 +35,7 @@ template <element E> struct cache_core {
     bool needs_mass = false; ///< it evicts by attention mass
     bool adapt_prompt = false;
     frame_range frames;
-    frame_shares shares; ///< of the frames, per sequence
+    frame_shares shares;        ///< of the frames, per sequence
     std::span<std::byte> arena; ///< memory of all frames, which transfers use
     std::vector<shard_base*> shards;
     call_checks<E> calls;

@@ -47,7 +47,8 @@ class frame_shares {
     /// From now on they are divided, and sequences that are open have a weight of 1. False where that was so.
     template <class IsOpen> bool begin(const rare_shard_calls& calls, IsOpen&& is_open) noexcept {
         if (calls_.exchange(&calls) != nullptr) return false;
-        for (std::uint32_t slot = 0; slot < weight_.size(); ++slot) weight_[slot] = is_open(slot) ? 1.0F : 0.0F;
+        for (std::uint32_t slot = 0; slot < weight_.size(); ++slot)
+            weight_[slot] = is_open(slot) ? 1.0F : 0.0F;
         return true;
     }
     /// Nothing has been divided since begin(), and nothing is.
@@ -66,11 +67,12 @@ class frame_shares {
         each_beside(slot, [&](std::uint32_t i) { others += i == slot ? 0.0 : weight_[i]; });
         const double all = divided(r), least = r.fewest - r.fixed;
         if (all * weight >= least * (others + weight)) return {};
-        return status::failure(errc::bound_too_small,
-                               "set_share: weight is %g, of %g with the weights of the other open sequences; valid: from %.3f, "
-                               "with which this one has the %.0f frames of %.0f that it needs",
-                               static_cast<double>(weight), others + weight,
-                               std::ceil(least * others / (all - least) * 1000) / 1000, least, all);
+        return status::failure(
+            errc::bound_too_small,
+            "set_share: weight is %g, of %g with the weights of the other open sequences; valid: from %.3f, "
+            "with which this one has the %.0f frames of %.0f that it needs",
+            static_cast<double>(weight), others + weight,
+            std::ceil(least * others / (all - least) * 1000) / 1000, least, all);
     }
     /// Frames of each sequence when each pool has r.now on average, `fixed` ones included: valid for the sequences of this shard.
     /// Empty: all have equal parts.
@@ -90,7 +92,8 @@ class frame_shares {
         }
         auto rest = static_cast<std::uint32_t>(left);
         const auto shared = [&](std::uint32_t i) { return weight_[i] > 0 && frames_[i] == 0; };
-        each_beside(shard, [&](std::uint32_t i) { rest -= shared(i) ? static_cast<std::uint32_t>(part(i)) : 0; });
+        each_beside(shard,
+                    [&](std::uint32_t i) { rest -= shared(i) ? static_cast<std::uint32_t>(part(i)) : 0; });
         each_beside(shard, [&](std::uint32_t i) {
             if (!shared(i)) return;
             frames_[i] = static_cast<std::uint32_t>(part(i)) + (rest > 0 ? 1 : 0);

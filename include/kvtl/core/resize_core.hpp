@@ -58,8 +58,9 @@ template <element E>
         return taken;
     };
     if (done.ok() && !divide())
-        done = status::failure(errc::unsupported,
-                               "%s: the system does not take memory of frames back, as when it is locked", call);
+        done =
+            status::failure(errc::unsupported,
+                            "%s: the system does not take memory of frames back, as when it is locked", call);
     if (done.ok() || weight == 0) return done;
     core.shares.set_weight(slot, before);
     if (done.code() == errc::unsupported) static_cast<void>(divide());

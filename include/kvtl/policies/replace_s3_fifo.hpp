@@ -86,9 +86,7 @@ class ghost_queue {
   private:
     static constexpr std::uint32_t used = 0, unused = 1;
 
-    [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t frames) noexcept {
-        return frames + 1;
-    }
+    [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t frames) noexcept { return frames + 1; }
     [[nodiscard]] std::uint32_t& bucket_of(std::uint32_t lane, std::uint32_t unit) const noexcept {
         const std::uint64_t key = (std::uint64_t{lane} << 32 | unit) * 0x9E3779B97F4A7C15U;
         return bucket_[(key >> 32) * buckets_ >> 32];

@@ -457,8 +457,8 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     CHECK((tables.intact() && c.used() <= bytes));
 }
 
-TEST_CASE_TEMPLATE("pools that divide their frames anew keep what is in those that stay", Policy, lru, lfu, s3_fifo,
-                   fifo_by_lane) {
+TEST_CASE_TEMPLATE("pools that divide their frames anew keep what is in those that stay", Policy, lru, lfu,
+                   s3_fifo, fifo_by_lane) {
     using policy_pool = frame_pool<Policy>;
     constexpr std::uint32_t pools = 4, each = 30, unit_pages = 3, tails = 4, running = 64;
     const std::size_t bytes = pools * (policy_pool::table_bytes(each, unit_pages, tails, running) + 64);
@@ -526,8 +526,10 @@ TEST_CASE_TEMPLATE("pools that divide their frames anew keep what is in those th
                 if (!u.is_tail) p.replacement().remove(u.first);
                 for (std::uint32_t f = u.first; f != none;) {
                     const std::uint32_t next = p[f].next;
-                    if (u.is_tail) p.clear_dirty(f), p.settle(f);
-                    else p.unlink(f);
+                    if (u.is_tail)
+                        p.clear_dirty(f), p.settle(f);
+                    else
+                        p.unlink(f);
                     f = next;
                 }
                 return true;
@@ -556,7 +558,8 @@ TEST_CASE_TEMPLATE("pools that divide their frames anew keep what is in those th
             REQUIRE(p.there() == part[i].there);
             REQUIRE(p.in_use() == used[i]);
             REQUIRE(p.free() == p.there() - used[i]);
-            REQUIRE((i == 0 ? memory.memory().data() : pool[i - 1].memory_away().data() + pool[i - 1].memory_away().size()) ==
+            REQUIRE((i == 0 ? memory.memory().data()
+                            : pool[i - 1].memory_away().data() + pool[i - 1].memory_away().size()) ==
                     p.bytes(0));
         }
         if (std::is_same_v<Policy, lru>) // who came first still leaves first

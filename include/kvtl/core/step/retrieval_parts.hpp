@@ -242,7 +242,8 @@ template <class Types> struct retrieval_parts {
                         1,
                         0,
                         metadata};
-        } else if (plan.pool_layers > 1) { // they are made one size, and get their memory when it is their turn
+        } else if (plan.pool_layers >
+                   1) { // they are made one size, and get their memory when it is their turn
             for (pool& p : pools)
                 p = pool(config.replacement, frames.first(std::size_t{plan.frames} * format.page_bytes),
                          format.page_bytes, plan.unit_pages, plan.open_pages, plan.sizes.running, metadata);
@@ -366,7 +367,7 @@ template <class Types> struct retrieval_parts {
     typename types::layout_state layout{};
     typename types::transfers io{};
     std::span<pool> pools;
-    std::span<pool> page_pools; ///< fixed groups: frames that carry pages
+    std::span<pool> page_pools;                          ///< fixed groups: frames that carry pages
     pool_division<typename types::replacement> division; ///< of the pools of sequences
     typename types::estimator_state rest{};
     summaries<types> sums;

@@ -460,7 +460,8 @@ template <class Types> class retrieval_stage {
     /// From now on each pool has so many frames, those among them that carry pages of fixed groups, and the system has the
     /// memory of the others. `of`: the same for each sequence; empty: all have `frames`, as at first. False when the system does
     /// not take the memory. After come_to_rest(). `large`: of frames that come, in large pages; where all have as many.
-    [[nodiscard]] bool limit_frames(std::uint32_t frames, std::span<const std::uint32_t> of, bool large) noexcept {
+    [[nodiscard]] bool limit_frames(std::uint32_t frames, std::span<const std::uint32_t> of,
+                                    bool large) noexcept {
         r_.plan.frames = frames;
         const std::uint32_t usual = own_frames(frames), gone = r_.division.each() - usual;
         std::uint32_t least = frames;
@@ -536,8 +537,8 @@ template <class Types> class retrieval_stage {
     /// Frames of a pool, in the unit that its kind has, out of so many pages.
     [[nodiscard]] std::uint32_t own_frames(std::uint32_t pages) const noexcept {
         if (!types::sequential) return pages;
-        const std::size_t bytes = std::size_t{pages - std::min(pages, r_.plan.page_frames)} *
-                                  r_.store.format().page_bytes;
+        const std::size_t bytes =
+            std::size_t{pages - std::min(pages, r_.plan.page_frames)} * r_.store.format().page_bytes;
         return static_cast<std::uint32_t>(bytes / r_.pools[0].frame_bytes());
     }
     /// The sequence whose pool that is, where each has one.

@@ -54,8 +54,9 @@ template <class Replacement> class pool_division {
         t_.replacement = metadata.take<std::byte>(n * aligned(policy_bytes(each) + spare), alignment);
         places at;
         for (std::size_t i = 0; i < n; ++i)
-            pools[i] = pool(c, memory.subspan(i * bytes, bytes), frame_bytes, unit_pages, tails,
-                            running_bytes, next_tables(at, i, each), borrowed.subspan(i * lent_bytes, lent_bytes));
+            pools[i] =
+                pool(c, memory.subspan(i * bytes, bytes), frame_bytes, unit_pages, tails, running_bytes,
+                     next_tables(at, i, each), borrowed.subspan(i * lent_bytes, lent_bytes));
     }
 
     /// Frames of each pool at first.
@@ -99,13 +100,13 @@ template <class Replacement> class pool_division {
         std::size_t frames = 0, policy_bytes = 0;
     };
     [[nodiscard]] typename pool::tables next_tables(places& at, std::size_t i, std::uint32_t own) noexcept {
-        const std::size_t first = record_of(at.frames, i), records = own + lent_,
-                          block = policy_bytes(own);
+        const std::size_t first = record_of(at.frames, i), records = own + lent_, block = policy_bytes(own);
         assert(at.policy_bytes + block <= t_.replacement.size());
-        const typename pool::tables t{t_.frames.subspan(first, records), t_.unsettled.subspan(first, records),
-                                      t_.tails.subspan(i * tails_, tails_),
-                                      t_.running.subspan(i * tails_ * running_bytes_, tails_ * running_bytes_),
-                                      t_.replacement.subspan(at.policy_bytes, block)};
+        const typename pool::tables t{
+            t_.frames.subspan(first, records), t_.unsettled.subspan(first, records),
+            t_.tails.subspan(i * tails_, tails_),
+            t_.running.subspan(i * tails_ * running_bytes_, tails_ * running_bytes_),
+            t_.replacement.subspan(at.policy_bytes, block)};
         at.frames += own, at.policy_bytes += aligned(block);
         return t;
     }
@@ -120,9 +121,11 @@ template <class Replacement> class pool_division {
         for (std::uint32_t n = 0; n < kept; ++n) {
             const std::uint32_t f = to < from ? n : kept - 1 - n;
             if (!p[f].idle())
-                std::memmove(memory_ + (to + f) * frame_bytes_, memory_ + (from + f) * frame_bytes_, frame_bytes_);
+                std::memmove(memory_ + (to + f) * frame_bytes_, memory_ + (from + f) * frame_bytes_,
+                             frame_bytes_);
         }
-        std::memmove(&t_.frames[record_of(to, i)], &t_.frames[record_of(from, i)], kept * sizeof(frame_record));
+        std::memmove(&t_.frames[record_of(to, i)], &t_.frames[record_of(from, i)],
+                     kept * sizeof(frame_record));
         std::memmove(&t_.unsettled[record_of(to, i)], &t_.unsettled[record_of(from, i)],
                      kept * sizeof(std::uint32_t));
     }
