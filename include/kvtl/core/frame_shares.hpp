@@ -1,6 +1,6 @@
 // How many frames each sequence of a cache has: as many as any other, or as its weight says.
 //
-//   part of a sequence = its least + what is left, by weight;  nobody has less than the preset needs
+//   part of a sequence = max(what its preset needs, level * weight), with the level at which all parts are all frames
 //
 // What:   weights of the open sequences. Until one is set each of max_sequences has an equal part, whether it is open or not.
 //         From then on the frames are those of the open ones.

@@ -100,21 +100,19 @@ template <class Replacement> class alignas(64) frame_pool {
     frame_pool(const typename Replacement::config& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, carver& metadata, std::span<std::byte> borrowed = {}) noexcept
-        : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
-          page_bytes_(page_bytes), own_(static_cast<std::uint32_t>(frames.size() / page_bytes)), there_(own_),
-          count_(own_ + static_cast<std::uint32_t>(borrowed.size() / page_bytes)),
-          borrowed_memory_(borrowed.empty() ? nullptr : borrowed.data()), away_(count_ - own_),
-          tail_quota_(tail_quota), running_bytes_(running_bytes) {
-        begin(config, unit_pages, take(metadata, count_, unit_pages, tail_quota, running_bytes));
-    }
-    /// Tables of a pool, where others lie beside them.
+        : frame_pool(
+              config, frames, page_bytes, unit_pages, tail_quota, running_bytes,
+              take(metadata,
+                   static_cast<std::uint32_t>(frames.size() / page_bytes + borrowed.size() / page_bytes),
+                   unit_pages, tail_quota, running_bytes),
+              borrowed) {}
     struct tables {
         std::span<frame_record> frames;
         std::span<std::uint32_t> unsettled;
         std::span<tail_record> tails;
         std::span<std::byte> running, replacement;
     };
-    /// The same with tables that somebody else has carved, value-initialised.
+    /// The same with tables that others lie beside, value-initialised.
     frame_pool(const typename Replacement::config& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, const tables& t, std::span<std::byte> borrowed) noexcept
@@ -123,7 +121,12 @@ template <class Replacement> class alignas(64) frame_pool {
           count_(own_ + static_cast<std::uint32_t>(borrowed.size() / page_bytes)),
           borrowed_memory_(borrowed.empty() ? nullptr : borrowed.data()), away_(count_ - own_),
           tail_quota_(tail_quota), running_bytes_(running_bytes) {
-        begin(config, unit_pages, t);
+        attach(config, t, unit_pages);
+        for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
+        for (std::uint32_t i = own_; i-- > 0;) push_free(i);
+        longest_run_ = std::min(unit_pages, max_run);
+        count_gap(own_, +1);
+        resize_replacement();
     }
 
     /// Memory that transfers read and write page by page, without frames to hand out.
@@ -504,15 +507,6 @@ template <class Replacement> class alignas(64) frame_pool {
         running_ = t.running;
         replacement_block_ = t.replacement;
         replacement_ = replacement_state(config, count_, unit_pages, t.replacement);
-    }
-    void begin(const typename Replacement::config& config, std::uint32_t unit_pages,
-               const tables& t) noexcept {
-        attach(config, t, unit_pages);
-        for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
-        for (std::uint32_t i = own_; i-- > 0;) push_free(i);
-        longest_run_ = std::min(unit_pages, max_run);
-        count_gap(own_, +1);
-        resize_replacement();
     }
     static tables take(carver& c, std::uint32_t frames, std::uint32_t unit_pages, std::uint32_t tails,
                        std::size_t running_bytes) noexcept {
