@@ -243,12 +243,12 @@ def saved(data, measure):
         return table(["preset", "tokens", "fork, ms", "its first token, ms", "a later token, ms", "moved by forks, MiB", "fork and end, ms"],
                      [[f"`{r['policy']}`", f"{r['tokens']:,}", f"{r['fork_ms']:.3f}", f"{r['first_ms']:.0f}", f"{r['later_ms']:.0f}",
                        f"{r['moved_mib']:.1f}", f"{r['unused_ms']:.2f}"] for r in rows])
-    rows.sort(key=lambda r: (r["shape"], r["tokens"]))
-    return table(["shape", "tokens", "preset", "first save, MiB", "later save, MiB", "later save, ms", "share of the steps", "load, ms", "prompt's attention, s",
+    rows.sort(key=lambda r: (r["shape"], r["tokens"], r["compute_us"]))
+    return table(["shape", "tokens", "preset", "compute, ms", "first save, MiB", "later save, MiB", "later save, ms", "share of the steps", "load, ms", "prompt's attention, s",
                   "prompt / load"],
-                 [[r["shape"], f"{r['tokens']:,}", f"`{r['policy']}`", f"{r['first_mib']:.1f}", f"{r['save_mib']:.1f}", f"{r['save_ms']:.1f}",
+                 [[r["shape"], f"{r['tokens']:,}", f"`{r['policy']}`", f"{r['compute_us'] / 1000:g}", f"{r['first_mib']:.1f}", f"{r['save_mib']:.1f}", f"{r['save_ms']:.1f}",
                    f"{r['share_of_steps']:.1f} %", f"{r['load_ms']:.1f}"]
-                  + ([f"{r['prompt_s']:.1f}", f"{1000 * r['prompt_s'] / r['load_ms']:.0f}"] if r["attended"] else ["-", "-"]) for r in rows])
+                  + ([f"{r['prompt_s']:.1f}", f"{1000 * r['prompt_s'] / r['load_ms']:,.0f}"] if r["attended"] else ["-", "-"]) for r in rows])
 
 
 def field(data, measure):
