@@ -1,12 +1,13 @@
 // The price of a checkpoint: decode steps, and a save to the sequence's file every so many tokens, with the waiting for the disk
 // on a thread of its own (saved_file::publish). Then what the last one spares: it is loaded.
 //
-//   kvtl-checkpoint [POLICY [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE [HEAD_DIM [LAYERS]]]]]]
+//   kvtl-checkpoint [POLICY [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE [HEAD_DIM [LAYERS [ATTENTION]]]]]]]
 //
 // Shape:  16 layers, 32 query heads, 8 KV heads of 64, as llama3.2-1b has them; with heads of 128 and 32 layers llama3-8b's.
 //         512 attended entries, one thread. Normal numbers around a centre that moves, so that clusters grow.
-//         COMPUTE_US_PER_LAYER spins for the model's other work.
-// Prints: a line of the prompt, which has no compute of the model but its attention; a line of the first save, of which all is
+//         COMPUTE_US_PER_LAYER spins for the model's other work. ATTENTION 0: the prompt is taken without attention, as a long one's
+//         would take hours.
+// Prints: a line of the prompt, which has no compute of the model but its attention, if any; a line of the first save, of which all is
 //         written; a line of the median of the later ones: bytes written, ms of save(), ms until it was on the disk, and the
 //         share of save() in the steps between two saves; and the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
@@ -35,6 +36,7 @@ struct options {
     std::string policy = "dynakv";
     std::size_t tokens = 8192, every = 64;
     double compute_us = 0;
+    bool attention = true; ///< of the prompt
     std::string path = "checkpoint.kvs";
     kvtl::shape model = kvtl_bench::one_billion;
 
@@ -49,7 +51,7 @@ int measure(const options& o) {
     engine::kv_cache& cache = *opened;
     const kvtl::sequence_id seq = insist(cache.begin());
     kvtl_bench::made_rows data(model);
-    std::vector<float> out(o.tokens * o.q_row());
+    std::vector<float> out(o.attention ? o.tokens * o.q_row() : 0);
     double prompt = 0;
     for (std::uint32_t l = 0; l < model.layers; ++l) {
         const auto in = data.next(o.tokens);
@@ -57,8 +59,8 @@ int measure(const options& o) {
         insist(cache.prefill(seq, l, in, out, 0));
         prompt += seconds(steady::now() - start).count();
     }
-    std::printf("%s, %zu tokens in %u layers with heads of %u: attention of the prompt %.2f s\n",
-                o.policy.c_str(), o.tokens, model.layers, model.head_dim, prompt);
+    std::printf("%s, %zu tokens in %u layers with heads of %u: %s of the prompt %.2f s\n", o.policy.c_str(),
+                o.tokens, model.layers, model.head_dim, o.attention ? "attention" : "storing", prompt);
     out.resize(o.q_row());
     const auto whole = insist(cache.save(seq, o.path));
     std::printf("%s, %zu tokens, all: %.1f MiB written\n", o.policy.c_str(), o.tokens,
@@ -109,8 +111,8 @@ int measure(const options& o) {
         load.push_back(seconds(steady::now() - start).count());
         insist(cache.end(loaded.seq));
     }
-    std::printf("%s, loaded in %.1f ms, which is 1 of %.0f parts of the prompt's attention\n",
-                o.policy.c_str(), median(load) * 1e3, prompt / median(load));
+    std::printf("%s, loaded in %.1f ms, which is 1 of %.1f parts of the prompt's %s\n", o.policy.c_str(),
+                median(load) * 1e3, prompt / median(load), o.attention ? "attention" : "storing");
     std::filesystem::remove(o.path);
     return 0;
 }
@@ -126,6 +128,7 @@ int main(int argc, char** argv) {
     if (argc > 5) o.path = argv[5];
     if (argc > 6) o.model.head_dim = static_cast<std::uint32_t>(std::strtoul(argv[6], nullptr, 10));
     if (argc > 7) o.model.layers = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10));
+    if (argc > 8) o.attention = std::string(argv[8]) != "0";
     return engine::run_program("kvtl-checkpoint", [&] {
         if (o.tokens == 0 || o.every == 0)
             throw engine::bad_input("TOKENS is " + std::to_string(o.tokens) + ", EVERY " +

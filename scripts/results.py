@@ -22,7 +22,7 @@ import pathlib
 import re
 import sys
 
-PAGES = ["README.md", "docs/*.md", "bench/results/*.md", "bench/results/papers/*.md"]
+PAGES = ["README.md", "docs/*.md", "bench/results/*.md", "bench/results/log/*.md", "bench/results/papers/*.md"]
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9_ .-]+) -->\n)(.*?)(<!-- end -->)", re.S)
 FIGURE = re.compile(r"(<!-- data: ([A-Za-z0-9_ .-]+) -->)([^<\n]*)(<!-- end -->)")
 OPENING = re.compile(r"<!-- (?:block|data): ")
@@ -236,6 +236,21 @@ def shared_layers(data):
                    f"{t['needle']['kl']:.3f}"] for (m, n, owner), t in by.items()])
 
 
+def saved(data, measure):
+    """What saves, loads and forks of long sequences take."""
+    rows = [r for r in data["saved"] if r["measure"] == measure]
+    if measure == "fork":
+        return table(["preset", "tokens", "fork, ms", "its first token, ms", "a later token, ms", "moved by forks, MiB", "fork and end, ms"],
+                     [[f"`{r['policy']}`", f"{r['tokens']:,}", f"{r['fork_ms']:.3f}", f"{r['first_ms']:.0f}", f"{r['later_ms']:.0f}",
+                       f"{r['moved_mib']:.1f}", f"{r['unused_ms']:.2f}"] for r in rows])
+    rows.sort(key=lambda r: (r["shape"], r["tokens"], r["compute_us"]))
+    return table(["shape", "tokens", "preset", "compute, ms", "first save, MiB", "later save, MiB", "later save, ms", "share of the steps", "load, ms", "prompt's attention, s",
+                  "prompt / load"],
+                 [[r["shape"], f"{r['tokens']:,}", f"`{r['policy']}`", f"{r['compute_us'] / 1000:g}", f"{r['first_mib']:.1f}", f"{r['save_mib']:.1f}", f"{r['save_ms']:.1f}",
+                   f"{r['share_of_steps']:.1f} %", f"{r['load_ms']:.1f}"]
+                  + ([f"{r['prompt_s']:.1f}", f"{1000 * r['prompt_s'] / r['load_ms']:,.0f}"] if r["attended"] else ["-", "-"]) for r in rows])
+
+
 def field(data, measure):
     """What the field compares with: a line per preset and variant, with the columns that the rows name."""
     lines, heads = {}, []
@@ -282,6 +297,9 @@ BLOCKS = {
     "field runs": lambda d: runs(d, "field"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
+    "saved checkpoint": lambda d: saved(d, "checkpoint"),
+    "saved fork": lambda d: saved(d, "fork"),
+    "saved runs": lambda d: runs(d, "saved"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},

@@ -199,6 +199,20 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
         return calls::resize_to(memory_bytes, rare_calls_of<types>);
     }
 
+    /// From now on the frames of the cache are those of the open sequences, by weight: one of weight 2 has twice as many as one of
+    /// weight 1, which all have until this is called for them. A sequence that ends leaves its frames to the others; one that begins, is loaded or
+    /// forked takes its part. Each keeps at least the frames that its preset needs; a weight that would leave fewer is refused
+    /// (errc::bound_too_small), with the least valid one. Until the first call every sequence has memory / max_sequences, open or
+    /// not. Sequences of one shard divide its frames, where shards divide sequences. The cache takes no more memory than
+    /// before; a unit in a frame that goes to another sequence has left, and is read again when it is chosen, or with prefetch(seq).
+    /// Between steps: no other thread in a call (it would get errc::busy, and so would begin(), from now on). Refused
+    /// (errc::unsupported) where nothing lies on storage, where sequences share their frames (config.share), and where layers have
+    /// memory in turn; errc::writes_pending until retry_writes(). Decisions of clusters that grow depend on who
+    /// is in memory, so their bits depend on shares. Cold: waits for all transfers, and copies frames that are in use.
+    [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept {
+        return calls::share_of(seq, weight, rare_calls_of<types>);
+    }
+
     /// `i` beyond shards(): every call on the handle says so.
     [[nodiscard]] shard_handle shard(unsigned i) noexcept {
         return {*this, std::min(i, calls::all_shards - 1)};

@@ -197,6 +197,8 @@ struct sequence_statistics {
     std::uint64_t tokens = 0;        ///< it has now
     std::uint64_t units = 0;         ///< it has now
     std::uint64_t kept_bytes = 0; ///< of its entries now, encoded or not; shared pages count in each branch
+    std::uint64_t frame_bytes =
+        0; ///< of the frames that it may fill now; of all sequences where these share them
 
     sequence_statistics() = default;
     /// Of counters, which run from open() on.
@@ -218,7 +220,7 @@ struct sequence_statistics {
         resident_chosen_bytes += now.resident_chosen_bytes - before.resident_chosen_bytes;
         moved_bytes += now.moved_bytes - before.moved_bytes;
         fetch_wait_ns += now.fetch_wait_ns - before.fetch_wait_ns;
-        units += now.units, kept_bytes += now.kept_bytes;
+        units += now.units, kept_bytes += now.kept_bytes, frame_bytes += now.frame_bytes;
     }
     sequence_statistics& operator+=(const sequence_statistics& o) noexcept {
         add(o, {});

@@ -42,6 +42,17 @@ template <class P> void empty_has_no_victim(const typename P::config& config) {
     CHECK(memory.intact());
 }
 
+/// The blocks of unequal pools take no more than those of as many equal ones and 16 bytes for each.
+template <class P> void bytes_are_no_curve() {
+    const auto bytes = [](std::uint32_t handles) { return (state_of<P>::bytes(handles, 5) + 7) / 8 * 8; };
+    for (const std::uint32_t mean : {1U, 2U, 7U, 64U, 255U, 1000U, 4097U})
+        for (const std::uint32_t less : {mean, mean / 2, mean / 3, 1U}) {
+            CAPTURE(mean);
+            CAPTURE(less);
+            CHECK(bytes(mean - less) + bytes(mean + less) <= 2 * (bytes(mean) + 16));
+        }
+}
+
 /// All that was admitted and not removed leaves, once each, whatever happened before.
 template <class P> void everyone_leaves_once(const typename P::config& config) {
     constexpr std::uint32_t handles = 60, unit_pages = 5;
@@ -205,6 +216,7 @@ void replacement_contract(const typename P::config& config, const MakeModel& mak
     static_assert(replacement_for<P>);
     SUBCASE("an empty policy has no victim") {
         replacement_suite::empty_has_no_victim<P>(config);
+        replacement_suite::bytes_are_no_curve<P>();
     }
     SUBCASE("everyone leaves exactly once") {
         replacement_suite::everyone_leaves_once<P>(config);

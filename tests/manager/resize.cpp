@@ -102,6 +102,14 @@ TEST_CASE_TEMPLATE("a cache of any size attends what it was given", Preset, kvtl
         attends_all();
         CHECK(cache.stats().resident_bytes_peak <= bytes);
     }
+    for (const float weight : {1.4F, 0.8F, 1.0F}) { // and with frames of its own for each
+        require_ok(cache.set_share(one.id(), weight));
+        attends_all();
+        require_ok(cache.resize(weight > 1 ? (all + 2 * least) / 3 : all));
+        require_ok(cache.prefetch(two.id()));
+        attends_all();
+        CHECK(cache.stats().resident_bytes_peak <= cache.memory().now);
+    }
     two.prefill(150); // a further turn
     require_ok(cache.resize(least));
     reader<cache_type> three(cache, data, 5);

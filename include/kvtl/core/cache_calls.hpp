@@ -48,8 +48,18 @@ template <element E> class cache_calls {
     /// As the shard of a call: every one, one after the other.
     static constexpr unsigned all_shards = ~0U;
 
-    /// A new, empty sequence.
-    [[nodiscard]] result<sequence_id> begin() noexcept { return core_->calls.slots.begin(); }
+    /// A new, empty sequence. Where sequences have shares (set_share) it takes its part of the frames, for a weight of 1: between
+    /// steps, as other threads in its shards would get errc::busy.
+    [[nodiscard]] result<sequence_id> begin() noexcept {
+        const auto seq = core_->calls.slots.begin();
+        if (!seq || core_->shares.calls() == nullptr) return seq;
+        const sequence_lock<core_type> mine(*core_, seq->slot);
+        status s =
+            mine.taken() ? weigh_sequence(*core_, "begin", seq->slot, 1) : busy("begin", mine.blocked());
+        if (s.ok()) return seq;
+        forget(*seq);
+        return s;
+    }
 
     /// Forgets a sequence and frees its storage. Writes in the air are waited for. Layers that branches still have from it are
     /// copied first. If a device fails at that, the sequence stays open: retry_writes() and end it again, or end the branches
@@ -65,6 +75,7 @@ template <element E> class cache_calls {
         if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq);
         core_->for_each_owner(seq.slot, [&](shard_base& s) { s.end(seq.slot); });
         core_->saved_as[seq.slot] = 0;
+        static_cast<void>(weigh_sequence(*core_, "end", seq.slot, 0)); // others get its frames, or later
         core_->calls.slots.free(seq);
         return {};
     }
@@ -222,6 +233,22 @@ template <element E> class cache_calls {
             if (status s = prefetch(batch[b], layer, q.subspan(b * row, row), shard); !s && first.ok())
                 first = s;
         return first;
+    }
+
+    /// Reads back what the last token of a sequence chose and frames have lost since, as when they were given to others
+    /// (set_share), after load() or in a new branch: layer by layer, as far as frames are free. It waits for the reads. Nothing but
+    /// residency changes, so the bits of presets whose choices do not depend on it stay. Nothing to do where
+    /// entries are in memory.
+    [[nodiscard]] status prefetch(sequence_id seq, unsigned shard = all_shards) noexcept {
+        for (std::size_t layer = 0; layer < core_->calls.layers; ++layer)
+            if (status s = in_shards("prefetch", seq, layer, shard,
+                                     [&](shard_base& in, std::uint32_t l) -> status {
+                                         return core_->layers.owner_of(l) == layer ? in.read_back(seq.slot, l)
+                                                                                   : status{};
+                                     });
+                !s)
+                return s;
+        return {};
     }
 
     /// Gives up the last n tokens in all layers. They must still be in the window, or, where entries stay in
@@ -395,11 +422,12 @@ template <element E> class cache_calls {
         const result<bool> loaded = [&]() -> result<bool> {
             const held_sequence mine(*core_, "load", *seq);
             if (!mine.held) return mine.held;
-            return sequence_parts(*core_, rare).load(seq->slot, from, options);
+            auto done = sequence_parts(*core_, rare).load(seq->slot, from, options);
+            if (!done) static_cast<void>(weigh_sequence(*core_, "load", seq->slot, 0));
+            return done;
         }();
         if (!loaded) {
-            static_cast<void>(core_->calls.slots.end(*seq));
-            core_->calls.slots.free(*seq);
+            forget(*seq);
             return loaded.error();
         }
         return loaded_sequence{*seq, save_facts(from.facts()).tokens, *loaded};
@@ -417,9 +445,36 @@ template <element E> class cache_calls {
         return resize_core(*core_, memory_bytes, rare);
     }
 
+    [[nodiscard, gnu::cold]] status share_of(sequence_id seq, float weight,
+                                             const rare_shard_calls& rare) noexcept {
+        if (status s = core_->calls.sequence("set_share", seq); !s) return s;
+        const frame_range& r = core_->frames;
+        if (r.most == 0 || r.in_turn || r.in_common)
+            return status::failure(
+                errc::unsupported, "set_share: %s",
+                r.most == 0 ? "nothing of this cache lies on storage, so no sequence has frames of its own"
+                : r.in_turn ? "the layers of a sequence have its frames in turn, and all of them are in use"
+                            : "all sequences have their frames in common (share = true)");
+        const sequence_lock<core_type> mine(*core_);
+        if (!mine.taken()) return busy("set_share", mine.blocked());
+        if (status s = core_->calls.sequence("set_share", seq); !s) return s;
+        frame_shares& all = core_->shares;
+        const bool first =
+            all.begin(rare, [&](std::uint32_t slot) { return core_->calls.slots.is_open(slot); });
+        status s = all.check(r, seq.slot, weight);
+        if (s.ok()) s = weigh_sequence(*core_, "set_share", seq.slot, weight, true);
+        if (first && !s && s.code() != errc::unsupported) all.cancel();
+        return s;
+    }
+
     std::unique_ptr<core_type> core_;
 
   private:
+    /// Of a sequence that holds nothing.
+    void forget(sequence_id seq) noexcept {
+        static_cast<void>(core_->calls.slots.end(seq));
+        core_->calls.slots.free(seq);
+    }
     /// All shards that have a part of an open sequence, for one call.
     struct held_sequence {
         status held; ///< or why they are not
@@ -443,13 +498,14 @@ template <element E> class cache_calls {
         if (!branch) return branch;
         const std::uint32_t slot = branch->slot, sequences = core_->calls.slots.size();
         status done = at_rest(*core_, "fork", seq.slot, tokens_of(*core_, seq.slot));
+        if (done.ok()) done = weigh_sequence(*core_, "fork", slot, 1);
         core_->for_each_owner(slot, [&](shard_base& s) {
             if (done.ok()) done = s.fork(seq.slot, slot, sequences);
         });
         if (!done) {
             core_->for_each_owner(slot, [&](shard_base& s) { s.end(slot); });
-            static_cast<void>(core_->calls.slots.end(*branch));
-            core_->calls.slots.free(*branch);
+            static_cast<void>(weigh_sequence(*core_, "fork", slot, 0));
+            forget(*branch);
             return done;
         }
         tokens = this->tokens(*branch, 0);

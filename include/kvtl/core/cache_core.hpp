@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/frame_shares.hpp>
 #include <kvtl/core/layer_map.hpp>
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/row_plan.hpp>
@@ -22,14 +23,6 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Frames that each pool of an open cache may have, and has (resize_core.hpp).
-struct frame_range {
-    std::uint32_t fewest = 0, most = 0, now = 0;
-    std::size_t bytes = 0;        ///< of one more or less in every pool
-    std::size_t memory_bytes = 0; ///< the config's
-    bool in_turn = false;         ///< pools have them in turn: as many as there are
-};
-
 /// E: what entries are stored as. What has the preset's types derives from it (open_core.hpp).
 template <element E> struct cache_core {
     reservation memory; ///< destroyed last
@@ -42,6 +35,7 @@ template <element E> struct cache_core {
     bool needs_mass = false; ///< it evicts by attention mass
     bool adapt_prompt = false;
     frame_range frames;
+    frame_shares shares;        ///< of the frames, per sequence
     std::span<std::byte> arena; ///< memory of all frames, which transfers use
     std::vector<shard_base*> shards;
     call_checks<E> calls;
@@ -83,6 +77,10 @@ template <element E> struct cache_core {
         frames.most = frames.now = p.frames;
         frames.bytes = p.frames_in_all_pools() * store_page;
         frames.in_turn = in_turn;
+        frames.in_common = p.pool_groups() == 1 && p.shard_sequences > 1;
+        frames.fixed = p.page_frames;
+        frames.pools = p.pools;
+        shares.settle(division, p.max_sequences);
         kv_heads = g.kv_heads();
         page_bytes = store_page;
         calls.layers = layers.layers();

@@ -50,6 +50,7 @@ class sequence_slots {
     }
     /// After end(): the slot may be taken again.
     void free(sequence_id seq) noexcept { stamps_[seq.slot].store(seq.generation + 3); }
+    [[nodiscard]] bool is_open(std::uint32_t slot) const noexcept { return stamps_[slot].load() % 4 == 1; }
     [[nodiscard]] bool is_open(sequence_id seq) const noexcept {
         return seq.slot < size_ && seq.generation % 4 == 1 && stamps_[seq.slot].load() == seq.generation;
     }

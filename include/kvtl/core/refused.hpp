@@ -92,6 +92,8 @@ template <class Preset, class Manager> class refused_cache {
     status rewind(sequence_id, std::size_t) const noexcept;
     status rewind_to(sequence_id, std::size_t) const noexcept;
     status resize(std::size_t) const noexcept;
+    status set_share(sequence_id, float) const noexcept;
+    status prefetch(sequence_id, unsigned = 0) const noexcept;
     [[nodiscard]] memory_range memory() const noexcept;
     status retry_writes(sequence_id) const noexcept;
     [[nodiscard]] statistics stats() const noexcept;

@@ -56,7 +56,9 @@ struct no_stage {
     static status retry_writes(std::uint32_t) noexcept { return {}; }
     static void note_saved(std::uint32_t) noexcept {}
     static status come_to_rest() noexcept { return {}; }
-    static bool limit_frames(std::uint32_t, bool) noexcept { return true; }
+    static bool limit_frames(std::uint32_t, std::span<const std::uint32_t>, bool) noexcept { return true; }
+    static std::size_t frame_bytes(std::uint32_t) noexcept { return 0; }
+    static status read_back(std::uint32_t, std::uint32_t) noexcept { return {}; }
     static statistics stats() noexcept { return {}; }
     static sequence_statistics counted() noexcept { return {}; }
     static void add_held(statistics&, std::uint32_t, std::uint32_t) noexcept {}
@@ -120,6 +122,11 @@ template <class Types> class alignas(64) shard final : public shard_base {
         if (slides(layer)) return {};
         if (status s = check_moved("prefetch", slot, layer); !s) return s;
         return retrieval_.prefetch(slot, layer, q);
+    }
+    status read_back(std::uint32_t slot, std::uint32_t layer) noexcept override {
+        if (slides(layer)) return {};
+        if (status s = check_moved("prefetch", slot, layer); !s) return s;
+        return retrieval_.read_back(slot, layer);
     }
     bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept override {
         if (slides(layer) || !check_moved("attend", slot, layer).ok()) return true;
@@ -253,6 +260,9 @@ template <class Types> class alignas(64) shard final : public shard_base {
         if (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
         return s += rows, s;
     }
+    [[nodiscard]] std::size_t frame_bytes(std::uint32_t slot) const noexcept override {
+        return retrieval_.frame_bytes(slot);
+    }
     [[nodiscard]] statistics held(std::uint32_t slot, std::uint32_t layer) const noexcept override {
         statistics s;
         if (slides(layer)) {
@@ -365,8 +375,8 @@ inline constexpr rare_shard_calls rare_calls_of{
         static_cast<shard<Types>&>(s).retrieved().note_saved(slot);
     },
     [](shard_base& s) noexcept { return static_cast<shard<Types>&>(s).retrieved().come_to_rest(); },
-    [](shard_base& s, std::uint32_t frames, bool large) noexcept {
-        return static_cast<shard<Types>&>(s).retrieved().limit_frames(frames, large);
+    [](shard_base& s, std::uint32_t frames, std::span<const std::uint32_t> of, bool large) noexcept {
+        return static_cast<shard<Types>&>(s).retrieved().limit_frames(frames, of, large);
     }};
 
 }} // namespace kvtl::v0

@@ -42,6 +42,8 @@ class shard_base {
     virtual status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept = 0;
     virtual void before_query(std::uint32_t slot, std::uint32_t layer) noexcept = 0;
     virtual status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept = 0;
+    /// Reads what the layer's last step chose and is not in memory, as far as free frames go.
+    virtual status read_back(std::uint32_t slot, std::uint32_t layer) noexcept = 0;
     /// A hint: a step with this query comes, perhaps after those of other sequences. False when nothing is left for more of
     /// them.
     virtual bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
@@ -142,6 +144,7 @@ class shard_base {
             const statistics now = held(branches_.holder(slot, layer), layer);
             s.units += now.units, s.kept_bytes += now.kept_bytes;
         }
+        s.frame_bytes = frame_bytes(slot);
         return s;
     }
     /// What all calls have been counted for so far.
@@ -190,6 +193,8 @@ class shard_base {
     /// Sequences that may share a page.
     [[nodiscard]] virtual std::uint32_t most_owners() const noexcept = 0;
     [[nodiscard]] virtual statistics counters() const noexcept = 0;
+    /// Of the frames of a sequence's pool.
+    [[nodiscard]] virtual std::size_t frame_bytes(std::uint32_t slot) const noexcept = 0;
     /// What a layer holds now, as stats() counts it.
     [[nodiscard]] virtual statistics held(std::uint32_t slot, std::uint32_t layer) const noexcept = 0;
 
@@ -222,8 +227,10 @@ struct rare_shard_calls {
     void (*note_saved)(shard_base& s, std::uint32_t slot) noexcept;
     /// Waits for all transfers and gives prefetches up, so that frames may go.
     status (*come_to_rest)(shard_base& s) noexcept;
-    /// False when the system does not take the memory of the frames that go. large: of frames that come, in large pages.
-    bool (*limit_frames)(shard_base& s, std::uint32_t frames, bool large) noexcept;
+    /// So many frames in each pool, or in that of each sequence, where `of` says it. False when the system does not take the
+    /// memory of those that go. large: of frames that come, in large pages.
+    bool (*limit_frames)(shard_base& s, std::uint32_t frames, std::span<const std::uint32_t> of,
+                         bool large) noexcept;
 };
 
 }} // namespace kvtl::v0

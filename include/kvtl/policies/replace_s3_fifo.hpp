@@ -23,7 +23,6 @@
 #include <kvtl/slots/replacement.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {
@@ -87,12 +86,10 @@ class ghost_queue {
   private:
     static constexpr std::uint32_t used = 0, unused = 1;
 
-    [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t frames) noexcept {
-        return std::bit_ceil(frames + 1);
-    }
+    [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t frames) noexcept { return frames + 1; }
     [[nodiscard]] std::uint32_t& bucket_of(std::uint32_t lane, std::uint32_t unit) const noexcept {
         const std::uint64_t key = (std::uint64_t{lane} << 32 | unit) * 0x9E3779B97F4A7C15U;
-        return bucket_[(key >> 32) & (buckets_ - 1)];
+        return bucket_[(key >> 32) * buckets_ >> 32];
     }
     void drop(std::uint32_t s) noexcept {
         std::uint32_t* at = &bucket_of(entry_[s].lane, entry_[s].unit);

@@ -13,6 +13,9 @@
 //   resize(frames)            optional: the pool now has `frames` frames; for policies that divide them
 //   serve(lane)               optional: the next victims make room for a unit of this lane
 //
+// Pools divide what the blocks of equal pools took (core/store/pool_division.hpp). So bytes(handles, unit_pages) is a straight
+// line in handles, or bends down; blocks of no more than 16 bytes beyond it fit as well.
+//
 // A policy that keeps lane numbers in its memory defines `names_lanes`. With `keeps_nothing`, units that a step has
 // read are evicted at its end.
 // SPDX-License-Identifier: MIT

@@ -1,8 +1,12 @@
 // frame_pool against a table of states that is counted anew after every call.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/store/frame_pool.hpp>
+#include <kvtl/core/store/pool_division.hpp>
 #include <kvtl/geometry.hpp>
+#include <kvtl/policies/replace_fifo_by_lane.hpp>
+#include <kvtl/policies/replace_lfu.hpp>
 #include <kvtl/policies/replace_lru.hpp>
+#include <kvtl/policies/replace_s3_fifo.hpp>
 #include <kvtl/reservation.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes
@@ -451,6 +455,124 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     for (std::uint32_t i = 0; i < own; ++i) REQUIRE(pool.pop_free() < own);
     CHECK(pool.pop_free() == none);
     CHECK((tables.intact() && c.used() <= bytes));
+}
+
+TEST_CASE_TEMPLATE("pools that divide their frames anew keep what is in those that stay", Policy, lru, lfu,
+                   s3_fifo, fifo_by_lane) {
+    using policy_pool = frame_pool<Policy>;
+    constexpr std::uint32_t pools = 4, each = 30, unit_pages = 3, tails = 4, running = 64;
+    const std::size_t bytes = pools * (policy_pool::table_bytes(each, unit_pages, tails, running) + 64);
+    kvtl_test::guarded_bytes tables(bytes), memory(std::size_t{pools} * each * page);
+    carver c(tables.memory());
+    std::vector<policy_pool> pool(pools);
+    pool_division<Policy> division({}, pool, memory.memory(), each, page, unit_pages, tails, running, c);
+    REQUIRE(c.used() <= bytes);
+    struct unit {
+        std::uint32_t pool, first, pages, number;
+        bool is_tail;
+    };
+    std::vector<unit> units; // in the order in which they came
+    oracle::generator rng(5);
+    std::uint32_t number = 0, moved = 0;
+    const auto fill = [&](policy_pool& p, std::uint32_t f, std::uint32_t with) {
+        std::memset(p.bytes(f), static_cast<int>(with % 251 + 1), page);
+    };
+    const auto holds = [&](const policy_pool& p, std::uint32_t f, std::uint32_t with) {
+        return std::all_of(p.bytes(f), p.bytes(f) + page,
+                           [&](std::byte b) { return b == std::byte(with % 251 + 1); });
+    };
+    for (int round = 0; round < 60; ++round) {
+        for (std::uint32_t i = 0; i < pools; ++i) { // new units, of one to three pages, and tails
+            for (std::uint64_t some = rng.below(6); some > 0; --some) {
+                policy_pool& p = pool[i];
+                const auto pages = 1 + static_cast<std::uint32_t>(rng.below(unit_pages));
+                const bool is_tail = rng.below(4) == 0 && p.tail_count() < tails;
+                if (p.free() < pages) break;
+                std::uint32_t chain = none;
+                for (std::uint32_t n = 0; n < (is_tail ? 1 : pages); ++n) {
+                    const std::uint32_t f = p.pop_free();
+                    fill(p, f, number);
+                    p[f].lane = i, p[f].unit = number;
+                    p[f].next = chain;
+                    if (!is_tail) p.link(f);
+                    chain = f;
+                }
+                if (is_tail) {
+                    p.mark_dirty(chain);
+                    std::memset(p.running(chain), static_cast<int>(number % 200), running);
+                } else {
+                    p.replacement().admit(chain, {pages, false, i, number});
+                    p[chain].admitted = true;
+                }
+                units.push_back({i, chain, is_tail ? 1 : pages, number++, is_tail});
+            }
+        }
+        std::uint32_t left = pools * each;
+        std::vector<pool_part> part(pools);
+        for (std::uint32_t i = 0; i < pools; ++i) {
+            const bool gone = rng.below(4) == 0;
+            part[i].own = i + 1 == pools ? left : gone ? 0 : static_cast<std::uint32_t>(rng.below(left + 1));
+            part[i].there = part[i].own - static_cast<std::uint32_t>(rng.below(part[i].own / 4 + 1));
+            left -= part[i].own;
+        }
+        for (std::uint32_t i = 0; i < pools; ++i) { // as a store does before
+            policy_pool& p = pool[i];
+            const std::uint32_t kept = std::min(p.there(), part[i].there);
+            std::erase_if(units, [&](const unit& u) {
+                if (u.pool != i) return false;
+                bool leaves = false;
+                for (std::uint32_t f = u.first; f != none; f = p[f].next) leaves = leaves || f >= kept;
+                if (!leaves) return false;
+                if (!u.is_tail) p.replacement().remove(u.first);
+                for (std::uint32_t f = u.first; f != none;) {
+                    const std::uint32_t next = p[f].next;
+                    if (u.is_tail)
+                        p.clear_dirty(f), p.settle(f);
+                    else
+                        p.unlink(f);
+                    f = next;
+                }
+                return true;
+            });
+            p.limit(kept);
+        }
+        const std::byte* const before = pool[1].bytes(0);
+        division.divide([&](std::size_t i) { return part[i]; });
+        moved += pool[1].bytes(0) != before ? 1 : 0;
+        std::vector<std::uint32_t> used(pools);
+        for (const unit& u : units) {
+            policy_pool& p = pool[u.pool];
+            std::uint32_t n = 0;
+            for (std::uint32_t f = u.first; f != none; f = p[f].next, ++n) {
+                REQUIRE(holds(p, f, u.number));
+                REQUIRE(p[f].unit == u.number);
+                REQUIRE(p[f].linked != u.is_tail);
+            }
+            REQUIRE(n == u.pages);
+            used[u.pool] += n;
+            if (u.is_tail) REQUIRE(p.running(u.first)[running - 1] == std::byte(u.number % 200));
+        }
+        for (std::uint32_t i = 0; i < pools; ++i) {
+            const policy_pool& p = pool[i];
+            REQUIRE(p.own() == part[i].own);
+            REQUIRE(p.there() == part[i].there);
+            REQUIRE(p.in_use() == used[i]);
+            REQUIRE(p.free() == p.there() - used[i]);
+            REQUIRE((i == 0 ? memory.memory().data()
+                            : pool[i - 1].memory_away().data() + pool[i - 1].memory_away().size()) ==
+                    p.bytes(0));
+        }
+        if (std::is_same_v<Policy, lru>) // who came first still leaves first
+            for (std::uint32_t i = 0; i < pools; ++i) {
+                const auto oldest = std::find_if(units.begin(), units.end(),
+                                                 [&](const unit& u) { return u.pool == i && !u.is_tail; });
+                REQUIRE(pool[i].victim(0) == (oldest == units.end() ? none : oldest->first));
+            }
+    }
+    CHECK(moved > 30);
+    CHECK(number > 200);
+    CHECK(tables.intact());
+    CHECK(memory.intact());
 }
 
 } // namespace core_store_frame_pool_test

@@ -82,6 +82,7 @@ TEST_CASE("share_of: a percentage of the frames, at least one unless it is none"
     CHECK(kvtl::share_of(200, 10) == 20);
     CHECK(kvtl::share_of(5, 10) == 1);
     CHECK(kvtl::share_of(5, 0) == 0);
+    CHECK(kvtl::share_of(0, 10) == 0);
     CHECK(kvtl::share_of(5, 250) == 5);
     CHECK(kvtl::share_of(4'000'000'000U, 100) == 4'000'000'000U);
 }

@@ -7,6 +7,7 @@
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/shard_memory.hpp>
 #include <kvtl/core/step/read_ahead.hpp>
+#include <kvtl/core/store/pool_division.hpp>
 #include <kvtl/geometry.hpp>
 
 namespace kvtl { inline namespace v0 {
@@ -218,32 +219,46 @@ template <class Types> struct retrieval_parts {
         store.set_first_write_io_batch(runner::store::step_io_batches + p.prefetches);
     }
 
-    /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
+    /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, of all pools, then
     /// slots.
     template <class Config>
     [[gnu::cold]] void make_pools(const Config& config, const page_format& format,
                                   std::span<std::byte> frames, std::span<std::byte> borrowed,
                                   std::span<pool> all_pools, carver& metadata) noexcept {
-        const std::size_t pool_bytes = std::size_t{plan.frames} * format.page_bytes,
-                          lent = std::size_t{plan.borrowed_frames} * format.page_bytes;
-        // Pools that take turns are made one size, and get their memory when it is their turn.
-        const bool turns = plan.pool_layers > 1;
         const std::size_t kinds = types::sequential ? 2 : 1;
         pools = all_pools.first(all_pools.size() / kinds);
         page_pools = all_pools.subspan(pools.size());
-        for (std::uint32_t i = 0; i < pools.size(); ++i) {
-            const auto part = frames.subspan(turns ? 0 : i * pool_bytes, pool_bytes);
-            if constexpr (types::sequential) {
-                const std::uint32_t piece = types::slot_frame_bytes(plan.sizes, plan.max_entries);
-                const std::size_t carriers = std::size_t{plan.page_frames} * format.page_bytes;
-                page_pools[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
-                                     plan.page_frames, 0, metadata);
-                pools[i] = pool(config.replacement, part.subspan(carriers, std::size_t{plan.slots} * piece),
-                                piece, types::slot_frames(plan.sizes, plan.max_entries), 1, 0, metadata);
-            } else {
-                pools[i] = pool(config.replacement, part, format.page_bytes, plan.unit_pages, plan.open_pages,
-                                plan.sizes.running, metadata, borrowed.subspan(i * lent, lent));
-            }
+        if constexpr (types::sequential) {
+            const std::size_t carriers = std::size_t{plan.page_frames} * format.page_bytes;
+            for (std::size_t i = 0; i < pools.size(); ++i)
+                page_pools[i] = pool(config.replacement, frames.subspan(i * carriers, carriers),
+                                     format.page_bytes, 1, plan.page_frames, 0, metadata);
+            division = {config.replacement,
+                        pools,
+                        frames.subspan(pools.size() * carriers),
+                        plan.slots,
+                        types::slot_frame_bytes(plan.sizes, plan.max_entries),
+                        types::slot_frames(plan.sizes, plan.max_entries),
+                        1,
+                        0,
+                        metadata};
+        } else if (plan.pool_layers >
+                   1) { // they are made one size, and get their memory when it is their turn
+            for (pool& p : pools)
+                p = pool(config.replacement, frames.first(std::size_t{plan.frames} * format.page_bytes),
+                         format.page_bytes, plan.unit_pages, plan.open_pages, plan.sizes.running, metadata);
+        } else {
+            division = {config.replacement,
+                        pools,
+                        frames,
+                        plan.frames,
+                        format.page_bytes,
+                        plan.unit_pages,
+                        plan.open_pages,
+                        plan.sizes.running,
+                        metadata,
+                        borrowed,
+                        plan.borrowed_frames};
         }
     }
 
@@ -352,7 +367,8 @@ template <class Types> struct retrieval_parts {
     typename types::layout_state layout{};
     typename types::transfers io{};
     std::span<pool> pools;
-    std::span<pool> page_pools; ///< fixed groups: frames that carry pages
+    std::span<pool> page_pools;                          ///< fixed groups: frames that carry pages
+    pool_division<typename types::replacement> division; ///< of the pools of sequences
     typename types::estimator_state rest{};
     summaries<types> sums;
     phase_clock watch;

@@ -201,6 +201,17 @@ template <class Types> class retrieval_stage {
         return read_ahead(lanes, slot, layer, q);
     }
 
+    /// Reads what the layer's last step chose and is not in memory, as far as free frames go: no unit leaves for it.
+    [[nodiscard]] status read_back(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const auto lanes = r_.lanes_of(slot, layer);
+        if (lanes.empty() || types::keeps_nothing) return {};
+        const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
+        r_.begin_call();
+        if (status s = r_.check_complete(lanes); !s) return s;
+        if (status s = r_.bring(slot, layer); !s) return s;
+        return r_.step.read_back(lanes);
+    }
+
     /// A step with this query comes, perhaps after others: what it chooses is read meanwhile. A hint. False when frames or
     /// prefetches do not suffice for more: what comes later would only push out what others find resident.
     [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
@@ -449,25 +460,45 @@ template <class Types> class retrieval_stage {
         return {};
     }
     /// From now on each pool has so many frames, those among them that carry pages of fixed groups, and the system has the
-    /// memory of the others. False when it does not take that. After come_to_rest(). `large`: of frames that come, in large pages.
-    [[nodiscard]] bool limit_frames(std::uint32_t frames, bool large) noexcept {
+    /// memory of the others. `of`: the same for each sequence; empty: all have `frames`, as at first. False when the system does
+    /// not take the memory. After come_to_rest(). `large`: of frames that come, in large pages; where all have as many.
+    [[nodiscard]] bool limit_frames(std::uint32_t frames, std::span<const std::uint32_t> of,
+                                    bool large) noexcept {
         r_.plan.frames = frames;
-        for (pool& p : r_.pools) {
-            std::uint32_t n = frames;
-            if (types::sequential)
-                n = std::min(p.own(),
-                             static_cast<std::uint32_t>(std::size_t{frames - r_.plan.page_frames} *
-                                                        r_.store.format().page_bytes / p.frame_bytes()));
-            r_.store.limit_frames(p, n, large);
+        const std::uint32_t usual = own_frames(frames), gone = r_.division.each() - usual;
+        std::uint32_t least = frames;
+        if (of.empty() || r_.pools.size() == 1) {
+            for (pool& p : r_.pools) r_.store.limit_frames(p, usual, large);
+        } else {
+            const auto part = [&](std::size_t i) -> pool_part {
+                const std::uint32_t slot = slot_of_pool(i), n = slot < of.size() ? own_frames(of[slot]) : 0;
+                return {n + gone, n};
+            };
+            for (std::size_t i = 0; i < r_.pools.size(); ++i) {
+                const std::uint32_t there = part(i).there;
+                if (there > 0) least = std::min(least, there);
+                r_.store.keep_frames(r_.pools[i], std::min(there, r_.pools[i].there()));
+            }
+            r_.division.divide(part);
+            for (pool& p : r_.pools) p.borrow();
         }
         if (!types::sequential) {
             const std::uint32_t pages =
-                std::min(r_.plan.io_batch_pages, r_.plan.io_batch_pages_for(frames / 2));
+                std::min(r_.plan.io_batch_pages, r_.plan.io_batch_pages_for(least / 2));
             for (std::uint32_t i = 0; i < runner::store::step_io_batches + r_.plan.prefetches; ++i)
                 r_.io.at(i).limit(pages);
         }
         return std::all_of(r_.pools.begin(), r_.pools.end(),
                            [](const pool& p) { return reservation::give_back(p.memory_away()); });
+    }
+    /// Bytes of the frames that a sequence may fill: those of all that share them, where they do.
+    [[nodiscard]] std::size_t frame_bytes(std::uint32_t slot) const noexcept {
+        if (r_.owned.count(slot) == 0) return 0;
+        std::size_t bytes = 0;
+        const std::size_t first = std::size_t{r_.owned.group(slot)} * r_.plan.pool_layers;
+        for (const pool& p : r_.pools.subspan(first, r_.plan.takes_turns() ? r_.plan.arenas : 1))
+            bytes += std::size_t{p.there()} * p.frame_bytes();
+        return bytes;
     }
 
     /// What has been counted, without what lanes and frames hold.
@@ -505,6 +536,18 @@ template <class Types> class retrieval_stage {
     }
 
   private:
+    /// Frames of a pool, in the unit that its kind has, out of so many pages.
+    [[nodiscard]] std::uint32_t own_frames(std::uint32_t pages) const noexcept {
+        if (!types::sequential) return pages;
+        const std::size_t bytes =
+            std::size_t{pages - std::min(pages, r_.plan.page_frames)} * r_.store.format().page_bytes;
+        return static_cast<std::uint32_t>(bytes / r_.pools[0].frame_bytes());
+    }
+    /// The sequence whose pool that is, where each has one.
+    [[nodiscard]] std::uint32_t slot_of_pool(std::size_t i) const noexcept {
+        const auto seat = static_cast<std::uint32_t>(i);
+        return r_.plan.division.by_sequence ? seat * r_.plan.division.shards + r_.index : seat;
+    }
     /// A lane can be saved: it is complete, and what is written of it has been.
     [[nodiscard]] status at_rest(std::uint32_t slot, std::uint32_t layer, const lane_ref& ref) noexcept {
         if (status s = r_.check_complete({&ref, 1}); !s) return s;
@@ -539,7 +582,7 @@ template <class Types> class retrieval_stage {
                                 "select: the chosen units do not fit in %u frames at once, or %u pages are "
                                 "not all that has to be read for them; lower attend_tokens, or raise "
                                 "memory_bytes (pages: half of the frames, at most 512)",
-                                r_.plan.frames, r_.io.at(a.io_batch).capacity());
+                                r_.pool_for(lanes).there(), r_.io.at(a.io_batch).capacity());
         if (s.ok()) s = r_.step.land_prefetch(lanes, a.io_batch);
         if (!s) r_.ahead.release(&a, lanes, runner::fate::dropped);
         return s;

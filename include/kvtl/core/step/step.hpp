@@ -307,6 +307,27 @@ template <class Types> class step_runner {
         f.clear();
     }
 
+    /// Reads units that the last step chose and that are not resident, while frames are free.
+    [[nodiscard]] status read_back(std::span<const lane_ref> lanes) noexcept {
+        io_batch& f = store_->io().at(0);
+        f.clear();
+        pool& frames = store_->pool_of(lanes[0].id);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            const auto chosen = l.chosen_before();
+            for (std::uint32_t u = 0; u < l.state().units; ++u) {
+                if ((chosen[u / 64] >> (u % 64) & 1) == 0 || l.residency(u).frames() != none) continue;
+                if (frames.free() < store_->frames_of(l, u)) continue;
+                if (!plan_back(lanes, i, u)) {
+                    if (f.items().empty()) return {}; // frames are free, but not side by side
+                    if (status s = finish_back(lanes); !s) return s;
+                    if (!plan_back(lanes, i, u)) return {};
+                }
+            }
+        }
+        return finish_back(lanes);
+    }
+
     [[nodiscard]] static status no_frames() noexcept {
         return status::failure(errc::bound_too_small, "memory_bytes: not enough frames to bring one unit in "
                                                       "(a failed write may hold them: see retry_writes)");
@@ -535,6 +556,29 @@ template <class Types> class step_runner {
             }
             finish_batch(one, 0);
         }
+        return {};
+    }
+
+    [[nodiscard]] bool plan_back(std::span<const lane_ref> lanes, std::uint32_t i, std::uint32_t u) noexcept {
+        io_batch& f = store_->io().at(0);
+        if (!f.item_room()) return false;
+        const std::uint32_t item = f.add_item({{.unit = u, .mask = 0}, i});
+        if (!store_->plan_load(lanes[i].id, u, 0, item)) return f.drop_item(), false;
+        f.items()[item].loads = true;
+        store_->pin(store_->at(lanes[i].id).residency(u), store_->pool_of(lanes[i].id));
+        return true;
+    }
+    [[nodiscard]] status finish_back(std::span<const lane_ref> lanes) noexcept {
+        io_batch& f = store_->io().at(0);
+        if (f.items().empty()) return {};
+        status s = submit(lanes, 0);
+        store_->io().drain(0);
+        if (s.ok()) s = f.error();
+        if (!s) return abandon(lanes, 0, none, s);
+        for (const work_item& w : f.items())
+            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+        finish_batch(lanes, 0);
+        f.clear();
         return {};
     }
 

@@ -11,7 +11,8 @@
 // Behind its own frames a pool may have *borrowed* ones: their bytes are those that tables of units do not need yet.
 // They are away until borrow() brings them in, and go all at once, from an empty pool, when tables grow
 // (unit_store.hpp): who is resident never depends on which frames are borrowed. What is lent as plain memory is never theirs.
-// limit() sends own frames away in the same manner, the last ones first, and has them come back.
+// limit() sends own frames away in the same manner, the last ones first, and has them come back. Pools whose memory and tables lie
+// side by side divide their frames anew (pool_division.hpp).
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
 // frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
@@ -99,18 +100,28 @@ template <class Replacement> class alignas(64) frame_pool {
     frame_pool(const typename Replacement::config& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, carver& metadata, std::span<std::byte> borrowed = {}) noexcept
+        : frame_pool(
+              config, frames, page_bytes, unit_pages, tail_quota, running_bytes,
+              take(metadata,
+                   static_cast<std::uint32_t>(frames.size() / page_bytes + borrowed.size() / page_bytes),
+                   unit_pages, tail_quota, running_bytes),
+              borrowed) {}
+    struct tables {
+        std::span<frame_record> frames;
+        std::span<std::uint32_t> unsettled;
+        std::span<tail_record> tails;
+        std::span<std::byte> running, replacement;
+    };
+    /// The same with tables that others lie beside, value-initialised.
+    frame_pool(const typename Replacement::config& config, std::span<std::byte> frames,
+               std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
+               std::size_t running_bytes, const tables& t, std::span<std::byte> borrowed) noexcept
         : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
           page_bytes_(page_bytes), own_(static_cast<std::uint32_t>(frames.size() / page_bytes)), there_(own_),
           count_(own_ + static_cast<std::uint32_t>(borrowed.size() / page_bytes)),
           borrowed_memory_(borrowed.empty() ? nullptr : borrowed.data()), away_(count_ - own_),
           tail_quota_(tail_quota), running_bytes_(running_bytes) {
-        const auto t = take(metadata, count_, unit_pages, tail_quota, running_bytes);
-        frame_ = t.frames;
-        unsettled_ = t.unsettled;
-        tails_ = t.tails;
-        running_ = t.running;
-        replacement_block_ = t.replacement;
-        replacement_ = replacement_state(config, count_, unit_pages, t.replacement);
+        attach(config, t, unit_pages);
         for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
         for (std::uint32_t i = own_; i-- > 0;) push_free(i);
         longest_run_ = std::min(unit_pages, max_run);
@@ -278,6 +289,44 @@ template <class Replacement> class alignas(64) frame_pool {
         }
         peak_ = in_use();
         resize_replacement();
+    }
+    /// Frees no frame, but none of the free borrowed ones is handed out until give_all_back(), which follows, and limit().
+    void withhold_borrowed() noexcept {
+        for (std::uint32_t i = own_; i < count_; ++i)
+            if (frame_[i].idle()) frame_[i].away = true;
+    }
+    /// Lists the resident units in the order in which they would leave, and has the replacement policy forget them: until move(),
+    /// in place of unsettled frames, of which there are none.
+    void list_in_order() noexcept {
+        assert(unsettled_count_ == 0);
+        for (std::uint32_t h; (h = replacement_.victim([](std::uint32_t) { return false; })) != none;) {
+            replacement_.remove(h);
+            unsettled_[unsettled_count_++] = h;
+        }
+    }
+    /// The pool has `own` frames of its own from now on, of which the first `there` are there, as many as now at least. Bytes and
+    /// records of those that are there now have been moved, and nothing is borrowed. The replacement policy begins anew, with
+    /// the units in the order of the list.
+    void move(const typename Replacement::config& config, std::byte* memory, std::uint32_t own,
+              std::uint32_t there, const tables& t, std::uint32_t unit_pages) noexcept {
+        assert(borrowed() == 0 && there_ <= there && there <= own);
+        memory_ = memory;
+        count_ = own + (count_ - own_), own_ = own;
+        attach(config, t, unit_pages);
+        for (std::uint32_t i = there_; i < count_; ++i) frame_[i] = frame_record{};
+        for (std::uint32_t i = there; i < count_; ++i) frame_[i].away = true;
+        limit(there);
+        for (std::uint32_t i = 0; i < unsettled_count_; ++i) {
+            const std::uint32_t h = unsettled_[i];
+            replacement_.admit(h, {pages_of(h), false, frame_[h].lane, frame_[h].unit});
+        }
+        unsettled_count_ = 0;
+    }
+    /// Of a resident unit, from its first frame on.
+    [[nodiscard]] std::uint32_t pages_of(std::uint32_t head) const noexcept {
+        std::uint32_t pages = 0;
+        for (std::uint32_t f = head; f != none; f = frame_[f].next) pages += frame_[f].run;
+        return pages;
     }
     /// What a tail holds is in frame `to` from now on, which has just been taken, and its own frame is away.
     void move_tail(std::uint32_t from, std::uint32_t to) noexcept {
@@ -450,12 +499,15 @@ template <class Replacement> class alignas(64) frame_pool {
         if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(there_ + borrowed());
     }
 
-    struct tables {
-        std::span<frame_record> frames;
-        std::span<std::uint32_t> unsettled;
-        std::span<tail_record> tails;
-        std::span<std::byte> running, replacement;
-    };
+    void attach(const typename Replacement::config& config, const tables& t,
+                std::uint32_t unit_pages) noexcept {
+        frame_ = t.frames;
+        unsettled_ = t.unsettled;
+        tails_ = t.tails;
+        running_ = t.running;
+        replacement_block_ = t.replacement;
+        replacement_ = replacement_state(config, count_, unit_pages, t.replacement);
+    }
     static tables take(carver& c, std::uint32_t frames, std::uint32_t unit_pages, std::uint32_t tails,
                        std::size_t running_bytes) noexcept {
         tables t;

@@ -71,6 +71,12 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
         return ragged ? l.extent(u).bytes : p_.format.bytes_of(group());
     }
+    /// Frames that a group takes: one slot, or as many as hold its records.
+    [[nodiscard]] std::uint32_t frames_of(const lane& l, std::uint32_t u) const noexcept {
+        if (!ragged) return 1;
+        const std::uint32_t frame = p_.pools[0].frame_bytes();
+        return (page_format::ragged_bytes(group(), l.extent(u).bytes) + frame - 1) / frame;
+    }
     // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a group resident. False, and nothing planned, when slots, page frames or
@@ -332,15 +338,10 @@ template <class Types> class group_store : public page_store<Types> {
     }
 
   private:
-    /// Ragged: frames that a group takes.
-    [[nodiscard]] std::uint32_t frames_of(const lane& l, std::uint32_t u, const pool& slots) const noexcept {
-        return (page_format::ragged_bytes(group(), l.extent(u).bytes) + slots.frame_bytes() - 1) /
-               slots.frame_bytes();
-    }
     /// A linked slot for a group; others leave as needed. `none` when what is pinned lies in the way.
     [[nodiscard]] std::uint32_t take_slot(std::uint32_t lane_id, std::uint32_t u, pool& slots) noexcept {
         if (ragged) {
-            const std::uint32_t n = frames_of(at(lane_id), u, slots);
+            const std::uint32_t n = frames_of(at(lane_id), u);
             std::uint32_t slot = slots.pop_run(n);
             if (slot == none && !slots.may_make_room(n)) return none;
             while (slot == none && base::evict_victim(slots, lane_id)) slot = slots.pop_run(n);

@@ -126,8 +126,7 @@ template <class Types> class page_store {
     /// Tells the replacement policy about a resident unit.
     void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
         const std::uint32_t handle = l.residency(u).frames();
-        std::uint32_t pages = 0;
-        for (std::uint32_t f = handle; f != none; f = frames[f].next) pages += frames[f].run;
+        const std::uint32_t pages = frames.pages_of(handle);
         frame_record& head = frames[handle];
         head.used = frames.steps();
         if (!head.admitted) {
@@ -195,19 +194,17 @@ template <class Types> class page_store {
     /// A pool has its first `n` own frames from now on. Where that is fewer, units leave that have one of the others, and
     /// unfinished pages move. No write is in the air, and nothing is pinned.
     void limit_frames(pool& frames, std::uint32_t n, bool large) noexcept {
-        for (std::uint32_t f = 0; f < frames.there(); ++f)
-            if (f + frames[f].run > n && frames[f].linked && frames[f].unit != none)
-                evict(at(frames[f].lane), frames[f].unit, frames);
+        leave_frames(frames, n, frames.there());
         frames.limit(n, large);
-        for (std::uint32_t t = 0; t < frames.tail_count(); ++t) {
-            const std::uint32_t from = frames.tails()[t].frame;
-            if (from < n || from >= frames.own()) continue;
-            const std::uint32_t lane_id = frames[from].lane, unit = frames[from].unit,
-                                to = acquire(frames, lane_id);
-            assert(to != none); // the fewest frames are more than tails
-            frames.move_tail(from, to);
-            at(lane_id).residency(unit).set_lone_tail(to);
-        }
+        move_tails(frames, n, frames.own());
+    }
+    /// The same before its frames move, and it has borrowed none then.
+    void keep_frames(pool& frames, std::uint32_t n) noexcept {
+        leave_frames(frames, n, frames.size());
+        frames.withhold_borrowed();
+        frames.limit(n);
+        move_tails(frames, n, frames.size());
+        frames.give_all_back();
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -371,6 +368,24 @@ template <class Types> class page_store {
     parts p_{};
 
   private:
+    /// Units leave that have one of the frames [first, end).
+    void leave_frames(pool& frames, std::uint32_t first, std::uint32_t end) noexcept {
+        for (std::uint32_t f = 0; f < end; ++f)
+            if (f + frames[f].run > first && frames[f].linked && frames[f].unit != none)
+                evict(at(frames[f].lane), frames[f].unit, frames);
+    }
+    /// Unfinished pages in the frames [first, end) move to others.
+    void move_tails(pool& frames, std::uint32_t first, std::uint32_t end) noexcept {
+        for (std::uint32_t t = 0; t < frames.tail_count(); ++t) {
+            const std::uint32_t from = frames.tails()[t].frame;
+            if (from < first || from >= end) continue;
+            const std::uint32_t lane_id = frames[from].lane, unit = frames[from].unit,
+                                to = acquire(frames, lane_id);
+            assert(to != none); // the fewest frames are more than tails
+            frames.move_tail(from, to);
+            at(lane_id).residency(unit).set_lone_tail(to);
+        }
+    }
     /// Of a unit's frames. Slots of ragged groups are runs.
     static void unlink(pool& frames, std::uint32_t f) noexcept {
         if constexpr (Types::sequential && ragged)

@@ -15,10 +15,10 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// `percent` (0 to 100, more counts as 100) of the frames, at least one of them unless that is 0.
+/// `percent` (0 to 100, more counts as 100) of the frames, at least one of them unless one of the two is 0.
 [[nodiscard]] constexpr std::uint32_t share_of(std::uint32_t frames, std::uint32_t percent) noexcept {
     const auto share = static_cast<std::uint32_t>(std::uint64_t{frames} * std::min(percent, 100U) / 100);
-    return percent == 0 || share != 0 ? share : 1;
+    return percent == 0 || frames == 0 || share != 0 ? share : 1;
 }
 
 class resident_lists {
