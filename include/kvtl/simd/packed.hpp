@@ -117,9 +117,9 @@ template <class Arch> [[gnu::always_inline]] inline int_lanes<Arch> load_bytes(c
     return int_lanes<Arch>::load_unaligned(wide);
 }
 
-/// The levels of the k-th code of each byte.
-template <class Arch, std::size_t Bits, std::size_t K>
-[[gnu::always_inline]] inline floats<Arch> levels(const int_lanes<Arch>& bytes, constant<K>) noexcept {
+/// The levels of the codes whose lowest bit is bit `Shift` of a lane.
+template <class Arch, std::size_t Bits, std::size_t Shift>
+[[gnu::always_inline]] inline floats<Arch> levels(const int_lanes<Arch>& cells, constant<Shift>) noexcept {
     using format = packed_format<Bits>;
 #if defined(__AVX512F__)
     if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
@@ -127,10 +127,10 @@ template <class Arch, std::size_t Bits, std::size_t K>
         constexpr auto at = [](unsigned i) { return static_cast<float>(i & format::mask) - format::centre; };
         const __m512 table = _mm512_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
                                             at(9), at(10), at(11), at(12), at(13), at(14), at(15));
-        return _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, K * Bits), table);
+        return _mm512_permutexvar_ps(Shift == 0 ? cells.data : _mm512_srli_epi32(cells, Shift), table);
     }
 #endif
-    const int_lanes<Arch> code = (bytes >> static_cast<int>(K * Bits)) & int_lanes<Arch>(format::mask);
+    const int_lanes<Arch> code = (cells >> static_cast<int>(Shift)) & int_lanes<Arch>(format::mask);
     return xsimd::to_float(code) - floats<Arch>(format::centre);
 }
 
@@ -171,7 +171,7 @@ void unpack_part(const std::byte* codes, std::size_t n, const group_scale<Arch, 
             const int_lanes<Arch> all =
                 _mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_set1_epi64x(eight)), shift);
             unrolled<2>([&](auto half) {
-                store<Arch>(x + half * lane_count, scale(levels<Arch, Bits>(all, constant<2 * half>{})));
+                store<Arch>(x + half * lane_count, scale(levels<Arch, Bits>(all, constant<2 * Bits * half>{})));
             });
             return;
         }
@@ -181,7 +181,7 @@ void unpack_part(const std::byte* codes, std::size_t n, const group_scale<Arch, 
     // From the lowest bits up: what a register writes behind the block's width is written over.
     unrolled<format::per_byte>([&](auto k) {
         for (std::size_t i = 0; i < bytes; i += lane_count)
-            store<Arch>(x + k * bytes + i, scale(levels<Arch, Bits>(load_bytes<Arch>(whole + i), k)));
+            store<Arch>(x + k * bytes + i, scale(levels<Arch, Bits>(load_bytes<Arch>(whole + i), constant<Bits * k>{})));
     });
 }
 
@@ -200,88 +200,197 @@ template <std::size_t Bits, class Visit>
     }
 }
 
+/// Whether ask_packed() asks for any.
+template <class Rows> [[nodiscard]] inline bool asks_packed(const Rows& rows) noexcept {
+    return (rows.count + rows.following) * rows.stride > long_run_bytes;
+}
+
 /// Asks for row i of those that come some way behind, as ask_ahead() does.
 template <class Arch, class Rows>
 [[gnu::always_inline]] inline void ask_packed(const Rows& rows, std::size_t i, std::size_t n) noexcept {
     const std::size_t first = i + ahead_bytes / rows.stride;
-    if ((rows.count + rows.following) * rows.stride <= long_run_bytes ||
-        first + n > rows.count + rows.following)
-        return;
+    if (!asks_packed(rows) || first + n > rows.count + rows.following) return;
     for (std::size_t r = first; r < first + n; ++r)
         for (std::size_t at = 0; at < rows.row_bytes(); at += 64)
             prefetch_later<Arch>(reinterpret_cast<const char*>(rows.row(r)) + at);
 }
 
-/// out[g * out_stride + r] = q_g . row i + r, for g < Q and r < R.
-template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middle>
-[[gnu::always_inline]] inline void packed_tile(const float* q, std::size_t q_stride,
-                                               const packed_rows<Bits, Middle>& rows, std::size_t i,
-                                               float* out, std::size_t out_stride) noexcept {
+/// Bytes of codes that a lane holds.
+inline constexpr std::size_t lane_bytes = 4;
+inline constexpr std::size_t block_lanes = 4; ///< registers that hold a block of as many rows as a register has lanes
+
+/// Lane r of cells[c] holds bytes 4 c to 4 c + 3 of the 16 at row[r] + at.
+template <class Arch>
+[[gnu::always_inline]] inline void load_cells(const std::byte* const* row, std::size_t at,
+                                              int_lanes<Arch>* cells) noexcept {
+#if defined(__AVX512DQ__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512dq>) {
+        // Rows r, r + 4, r + 8 and r + 12 come to a register, whose blocks are transposed.
+        __m512i x[4];
+        unrolled<4>([&](auto r) __attribute__((always_inline)) {
+            const auto load = [&](std::size_t i) __attribute__((always_inline)) {
+                return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r + i] + at));
+            };
+            x[r] = _mm512_castsi128_si512(load(0));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x00F0, load(4));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x0F00, load(8));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0xF000, load(12));
+        });
+        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]),
+                      c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+        const __m512i of[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c),
+                               _mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d)};
+        // Lane 4 b + r is row r + 4 b.
+        for (std::size_t i = 0; i < 4; ++i) cells[i] = of[i];
+        return;
+    }
+#endif
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    for (std::size_t c = 0; c < block_lanes; ++c) {
+        std::int32_t cell[lane_count];
+        for (std::size_t r = 0; r < lane_count; ++r)
+            std::memcpy(cell + r, row[r] + at + c * lane_bytes, sizeof cell[r]);
+        cells[c] = int_lanes<Arch>::load_unaligned(cell);
+    }
+}
+
+/// Numbers of a group per lane's row: bf16 at row[r] + at.
+template <class Arch>
+[[gnu::always_inline]] inline void gather_bf16(const std::byte* const* row, std::size_t at, std::size_t n,
+                                               float* out) noexcept {
+    for (std::size_t r = 0; r < n; ++r) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, row[r] + at, sizeof bits);
+        out[r] = std::bit_cast<float>(std::uint32_t{bits} << 16);
+    }
+}
+
+/// out[g * out_stride + r] = q_g . row i + r, for g < Q and r < n. S registers have a lane for each of the rows; n is at most
+/// what they hold. Sums of a group's levels are multiplied by its step, so that a level costs a shift and a lookup, and no
+/// lanes have to be added up.
+template <class Arch, std::size_t S, std::size_t Q, std::size_t Bits, bool Middle>
+void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, Middle>& rows, std::size_t i,
+                 std::size_t n, float* out, std::size_t out_stride) noexcept {
     using F = floats<Arch>;
     using format = packed_format<Bits>;
-    constexpr std::size_t lane_count = floats_per_register<Arch>, S = std::min<std::size_t>(R, 4);
-    constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
+    constexpr std::size_t lane_count = floats_per_register<Arch>, R = S * lane_count;
+    constexpr std::size_t chains = Q * S < 4 ? 2 : 1; ///< per sum: an addition waits for the one before it
     const std::size_t header = rows.header_bytes(), groups = rows.groups();
-    F sum[sums_of<Arch, R, Q>];
-    unrolled<sums_of<Arch, R, Q>>([&](auto at) __attribute__((always_inline)) { sum[at] = F(0.0F); });
-    unrolled<R / S>([&](auto side) __attribute__((always_inline)) {
-        const std::byte* row = rows.row(i + side * S);
-        const auto meet = [&](auto s, const F* query, const F& x) __attribute__((always_inline)) {
-            unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-                F& to = sum[g * R + side * S + s];
-                to = fma<Arch>(query[g], x, to);
-            });
-        };
-        std::size_t first = 0;
-        for (; first + format::block <= rows.dim; first += format::block)
-            unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
-                group_scale<Arch, Middle> scale[S];
-                unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                    scale[s] = {row + s * rows.stride, rows.group_of(first + half * format::cell), groups};
-                });
-                unrolled<format::block_bytes / strip>([&](auto at) __attribute__((always_inline)) {
-                    int_lanes<Arch> bytes[S];
+    const std::byte* row[R];
+    for (std::size_t r = 0; r < R; ++r)
+        row[r] = rows.row(i + std::min(r, n - 1)); // the last stands for those behind it
+    F total[Q * S];
+    unrolled<Q * S>([&](auto j) { total[j] = F(0.0F); });
+    int_lanes<Arch> cells[S][block_lanes];
+
+    // The codes from bit Bits * K of a byte on, `Codes` of them a byte, which are numbers first to first + count and share a step.
+    const auto group = [&](auto low, auto codes, std::size_t first, std::size_t count, auto bytes)
+        __attribute__((always_inline)) {
+        constexpr bool whole = !std::is_same_v<decltype(bytes), std::size_t>;
+        const std::size_t of = rows.group_of(first);
+        alignas(64) float step[R], middle[R]; // read when all levels are added up: stores are done by then
+        gather_bf16<Arch>(row, of * sizeof(bf16), R, step);
+        if constexpr (Middle) gather_bf16<Arch>(row, (groups + of) * sizeof(bf16), R, middle);
+        F sum[Q * S * chains];
+        unrolled<Q * S * chains>([&](auto j) { sum[j] = F(0.0F); });
+        const float* query = q + first;
+        for (std::size_t c = 0; c * lane_bytes < bytes; ++c)
+            unrolled<lane_bytes>([&](auto b) __attribute__((always_inline)) {
+                unrolled<codes>([&](auto k) __attribute__((always_inline)) {
+                    const std::size_t byte = c * lane_bytes + b, number = k * bytes + byte;
+                    if constexpr (!whole)
+                        if (byte >= bytes || number >= count) return;
+                    F x[S];
                     unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                        bytes[s] = load_bytes<Arch>(row + s * rows.stride + header +
-                                                    first / format::per_byte + at * strip);
+                        x[s] = keep<Arch>(
+                            levels<Arch, Bits>(cells[s][c], constant<8 * b + Bits * (low + k)>{}));
                     });
-                    unrolled<2>([&](auto odd) __attribute__((always_inline)) {
-                        constexpr std::size_t k = 2 * half + odd;
-                        F query[Q];
-                        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-                            query[g] = keep<Arch>(
-                                load<Arch>(q + g * q_stride + first + k * format::block_bytes + at * strip));
-                        });
+                    unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+                        const F y = keep<Arch>(F(query[g * q_stride + number]));
                         unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                            meet(s, query, scale[s](levels<Arch, Bits>(bytes[s], constant<k>{})));
+                            F& to = sum[(g * S + s) * chains + k % chains];
+                            to = fma<Arch>(y, x[s], to);
                         });
                     });
                 });
             });
-        if (first == rows.dim) return;
-        float x[packed_room] = {}; // behind the last number of a part: finite, for the query is 0 there
+        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+            F all(0.0F);
+            if constexpr (Middle) {
+                F of_query(0.0F);
+                for (std::size_t d = 0; d < count; d += lane_count)
+                    of_query = of_query + load_part<Arch>(query + g * q_stride + d, std::min(lane_count, count - d));
+                all = F(reduce_add<Arch>(of_query));
+            }
+            unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                F& to = total[g * S + s];
+                F of_levels = sum[(g * S + s) * chains];
+                if constexpr (chains == 2) of_levels = of_levels + sum[(g * S + s) * chains + 1];
+                to = fma<Arch>(load<Arch>(step + s * lane_count), of_levels, to);
+                if constexpr (Middle) to = fma<Arch>(load<Arch>(middle + s * lane_count), all, to);
+            });
+        });
+    };
+    std::size_t first = 0;
+    for (; first + format::block <= rows.dim; first += format::block) {
         unrolled<S>([&](auto s) __attribute__((always_inline)) {
-            const std::byte* of = row + s * rows.stride;
-            for_parts<Bits>(
-                rows.dim, of + header, [&](std::size_t part, const std::byte* codes, std::size_t n) {
-                    unpack_part<Arch, Bits>(codes, n,
-                                            group_scale<Arch, Middle>(of, rows.group_of(part), groups), x);
-                    for (std::size_t d = 0; d < n; d += lane_count) {
-                        F query[Q];
-                        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-                            query[g] =
-                                load_part<Arch>(q + g * q_stride + part + d, std::min(lane_count, n - d));
-                        });
-                        meet(s, query, load<Arch>(x + d));
-                    }
-                });
+            load_cells<Arch>(row + s * lane_count, header + first / format::per_byte, cells[s]);
+        });
+        unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
+            group(constant<2 * half>{}, constant<2>{}, first + half * format::cell, format::cell,
+                  constant<format::block_bytes>{});
+        });
+    }
+    if (first < rows.dim)
+        for_parts<Bits>(rows.dim, row[0] + header, [&](std::size_t part, const std::byte* codes, std::size_t count) {
+            const std::size_t bytes = format::bytes_of(count);
+            std::byte whole[R][format::block_bytes] = {};
+            const std::byte* copy[R];
+            for (std::size_t r = 0; r < R; ++r) {
+                std::memcpy(whole[r], row[r] + (codes - row[0]), bytes);
+                copy[r] = whole[r];
+            }
+            unrolled<S>([&](auto s) { load_cells<Arch>(copy + s * lane_count, 0, cells[s]); });
+            group(constant<0>{}, constant<format::per_byte>{}, part, count, bytes);
+        });
+    unrolled<Q>([&](auto g) {
+        unrolled<S>([&](auto s) {
+            float* to = out + g * out_stride + s * lane_count;
+            if (n >= (s + 1) * lane_count)
+                store<Arch>(to, total[g * S + s]);
+            else if (n > s * lane_count)
+                store_part<Arch>(to, total[g * S + s], n - s * lane_count);
         });
     });
-    store_sums<Arch, R, Q>(sum, out, out_stride);
+}
+
+/// Weights of rows for numbers whose levels are added up: scaled[g * attend_block + r] = weight * step, and middle[g] the
+/// weighted sum of the middles, for Q queries and the group `of`.
+template <class Arch, std::size_t Q, std::size_t Bits, bool Middle>
+[[gnu::always_inline]] inline void scale_weights(const float* weight, const packed_rows<Bits, Middle>& rows,
+                                                 std::size_t of, float* scaled, float* middle) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    alignas(64) float step[attend_block] = {}, centre[attend_block] = {};
+    const std::size_t groups = rows.groups();
+    for (std::size_t r = 0; r < rows.count; ++r) {
+        const std::byte* row = rows.row(r);
+        gather_bf16<Arch>(&row, of * sizeof(bf16), 1, step + r);
+        if constexpr (Middle) gather_bf16<Arch>(&row, (groups + of) * sizeof(bf16), 1, centre + r);
+    }
+    unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+        F sum(0.0F);
+        for (std::size_t r = 0; r < rows.count; r += lane_count) {
+            const F w = load_part<Arch>(weight + g * attend_block + r, std::min(lane_count, rows.count - r));
+            store<Arch>(scaled + g * attend_block + r, w * load<Arch>(step + r));
+            if constexpr (Middle) sum = fma<Arch>(w, load<Arch>(centre + r), sum);
+        }
+        if constexpr (Middle) middle[g] = reduce_add<Arch>(sum);
+    });
 }
 
 /// acc[g][d] += sum over the rows of weight[g][row] * row[d], for Q queries and the numbers of S strips of codes, from byte
-/// `at` of the codes on. A strip is a register's worth of bytes.
+/// `at` of the codes on. A strip is a register's worth of bytes. Steps are multiplied with weights, not with each number.
 template <class Arch, std::size_t Q, std::size_t S, std::size_t Bits, bool Middle>
 void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, std::size_t at, float* acc,
                    std::size_t acc_stride) noexcept {
@@ -289,39 +398,54 @@ void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, s
     using format = packed_format<Bits>;
     constexpr std::size_t P = format::per_byte, lane_count = floats_per_register<Arch>;
     constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
-    const std::size_t header = rows.header_bytes(), groups = rows.groups();
+    const std::size_t header = rows.header_bytes();
     const auto number = [at](std::size_t s, std::size_t k) {
         const std::size_t byte = at + s * strip;
         return byte / format::block_bytes * format::block + k * format::block_bytes +
                byte % format::block_bytes;
     };
-    F sum[Q * S * P];
-    unrolled<Q>([&](auto g) {
-        unrolled<S * P>(
-            [&](auto j) { sum[g * S * P + j] = load<Arch>(acc + g * acc_stride + number(j / P, j % P)); });
+    // Two codes of a byte share a step, whatever the byte's place in its block.
+    alignas(64) float scaled[S * P / 2][Q * attend_block];
+    float middle[S * P / 2][Q];
+    unrolled<S * P / 2>([&](auto j) __attribute__((always_inline)) {
+        scale_weights<Arch, Q>(weight, rows, rows.group_of(number(j / (P / 2), j % (P / 2) * 2)), scaled[j],
+                               middle[j]);
     });
-    for (std::size_t r = 0; r < rows.count; ++r) {
-        const std::byte* row = rows.row(r);
-        if (at == 0) ask_packed<Arch>(rows, r, 1);
-        F x[S * P];
-        unrolled<S>([&](auto s) __attribute__((always_inline)) {
-            const int_lanes<Arch> bytes = load_bytes<Arch>(row + header + at + s * strip);
-            unrolled<P / 2>([&](auto half) __attribute__((always_inline)) {
-                const group_scale<Arch, Middle> scale(row, rows.group_of(number(s, 2 * half)), groups);
-                unrolled<2>([&](auto odd) __attribute__((always_inline)) {
-                    constexpr std::size_t k = 2 * half + odd;
-                    x[s * P + k] = keep<Arch>(scale(levels<Arch, Bits>(bytes, constant<k>{})));
+    F sum[Q * S * P];
+    unrolled<Q * S * P>([&](auto j) { sum[j] = F(0.0F); });
+    const auto sum_rows = [&](auto asks) __attribute__((always_inline)) {
+        for (std::size_t r = 0; r < rows.count; ++r) {
+            const std::byte* row = rows.row(r);
+            if constexpr (asks != 0) ask_packed<Arch>(rows, r, 1);
+            F x[S * P];
+            unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                const int_lanes<Arch> bytes = load_bytes<Arch>(row + header + at + s * strip);
+                unrolled<P>([&](auto k) __attribute__((always_inline)) {
+                    x[s * P + k] = keep<Arch>(levels<Arch, Bits>(bytes, constant<Bits * k>{}));
                 });
             });
-        });
-        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-            const F w = keep<Arch>(F(weight[g * attend_block + r]));
-            unrolled<S * P>([&](auto j) { sum[g * S * P + j] = fma<Arch>(w, x[j], sum[g * S * P + j]); });
-        });
-    }
+            unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+                unrolled<S * P / 2>([&](auto j) __attribute__((always_inline)) {
+                    const F w = keep<Arch>(F(scaled[j][g * attend_block + r]));
+                    unrolled<2>([&](auto odd) {
+                        constexpr std::size_t of = 2 * j + odd;
+                        sum[g * S * P + of] = fma<Arch>(w, x[of], sum[g * S * P + of]);
+                    });
+                });
+            });
+        }
+    };
+    if (at == 0 && asks_packed(rows)) // the first pass asks for all
+        sum_rows(constant<1>{});
+    else
+        sum_rows(constant<0>{});
     unrolled<Q>([&](auto g) {
-        unrolled<S * P>(
-            [&](auto j) { store<Arch>(acc + g * acc_stride + number(j / P, j % P), sum[g * S * P + j]); });
+        unrolled<S * P>([&](auto j) {
+            float* to = acc + g * acc_stride + number(j / P, j % P);
+            F x = sum[g * S * P + j];
+            if constexpr (Middle) x = x + F(middle[j / 2][g]);
+            store<Arch>(to, load<Arch>(to) + x);
+        });
     });
 }
 
@@ -368,26 +492,28 @@ template <class Arch, std::size_t Bits, bool Middle>
 KVTL_INLINE_KERNEL void score_packed(const float* q, std::size_t group, std::size_t q_stride,
                                      const packed_rows<Bits, Middle>& rows, float* out,
                                      std::size_t out_stride) noexcept {
-    const auto against = [&](auto queries, std::size_t g) {
-        constexpr std::size_t Q = decltype(queries)::value, R = tile_pairs<Arch> / Q;
-        const auto sweep = [&](auto block) {
-            for_row_blocks<decltype(block)::value>(rows.count, [&](std::size_t i) {
-                detail::ask_packed<Arch>(rows, i, decltype(block)::value);
-                detail::packed_tile<Arch, decltype(block)::value, Q>(q + g * q_stride, q_stride, rows, i,
-                                                                     out + g * out_stride + i, out_stride);
-            });
-        };
-        if (rows.count >= R)
-            sweep(constant<R>{});
-        else if (rows.count >= 4)
-            sweep(constant<std::min<std::size_t>(R, 4)>{});
-        else
-            sweep(constant<1>{});
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const auto against = [&](auto queries, auto registers, std::size_t i, std::size_t n, std::size_t g) {
+        detail::packed_tile<Arch, registers, queries>(q + g * q_stride, q_stride, rows, i, n,
+                                                      out + g * out_stride + i, out_stride);
     };
-    std::size_t g = 0;
-    for (; g + 4 <= group; g += 4) against(constant<4>{}, g);
-    for (; g + 2 <= group; g += 2) against(constant<2>{}, g);
-    for (; g < group; ++g) against(constant<1>{}, g);
+    const auto all = [&](auto registers, std::size_t i, std::size_t n) {
+        detail::ask_packed<Arch>(rows, i, n);
+        std::size_t g = 0;
+        if constexpr (sum_registers<Arch> == 16)
+            for (; g + 8 <= group; g += 8) against(constant<8>{}, registers, i, n, g);
+        for (; g + 4 <= group; g += 4) against(constant<4>{}, registers, i, n, g);
+        for (; g + 2 <= group; g += 2) against(constant<2>{}, registers, i, n, g);
+        for (; g < group; ++g) against(constant<1>{}, registers, i, n, g);
+    };
+    for (std::size_t i = 0; i < rows.count;) {
+        const std::size_t n = std::min(2 * lane_count, rows.count - i);
+        if (n > lane_count)
+            all(constant<2>{}, i, n);
+        else
+            all(constant<1>{}, i, n);
+        i += n;
+    }
 }
 
 /// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * row, where acc_g = acc + g * acc_stride
@@ -401,7 +527,9 @@ KVTL_INLINE_KERNEL void accumulate_packed(const float* weight, std::size_t group
             detail::packed_sums<Arch, queries>(weight + g * attend_block, rows, acc + g * acc_stride,
                                                acc_stride);
     };
-    if constexpr (4 * packed_format<Bits>::per_byte <= sum_registers<Arch>) together(constant<4>{});
+    constexpr std::size_t per_byte = packed_format<Bits>::per_byte;
+    if constexpr (8 * per_byte <= sum_registers<Arch>) together(constant<8>{});
+    if constexpr (4 * per_byte <= sum_registers<Arch>) together(constant<4>{});
     together(constant<2>{});
     together(constant<1>{});
 }
