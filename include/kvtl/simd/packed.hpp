@@ -254,15 +254,11 @@ template <class Arch>
     }
 }
 
-/// Numbers of a group per lane's row: bf16 at row[r] + at.
-template <class Arch>
-[[gnu::always_inline]] inline void gather_bf16(const std::byte* const* row, std::size_t at, std::size_t n,
-                                               float* out) noexcept {
-    for (std::size_t r = 0; r < n; ++r) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, row[r] + at, sizeof bits);
-        out[r] = std::bit_cast<float>(std::uint32_t{bits} << 16);
-    }
+/// A bf16 number of a row.
+[[nodiscard, gnu::always_inline]] inline float bf16_at(const std::byte* p) noexcept {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, p, sizeof bits);
+    return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
 /// out[g * out_stride + r] = q_g . row i + r, for g < Q and r < n. S registers have a lane for each of the rows; n is at most
@@ -289,8 +285,10 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
         constexpr bool whole = !std::is_same_v<decltype(bytes), std::size_t>;
         const std::size_t of = rows.group_of(first);
         alignas(64) float step[R], middle[R]; // read when all levels are added up: stores are done by then
-        gather_bf16<Arch>(row, of * sizeof(bf16), R, step);
-        if constexpr (Middle) gather_bf16<Arch>(row, (groups + of) * sizeof(bf16), R, middle);
+        unrolled<R>([&](auto r) __attribute__((always_inline)) {
+            step[r] = bf16_at(row[r] + of * sizeof(bf16));
+            if constexpr (Middle) middle[r] = bf16_at(row[r] + (groups + of) * sizeof(bf16));
+        });
         F sum[Q * S * chains];
         unrolled<Q * S * chains>([&](auto j) { sum[j] = F(0.0F); });
         const float* query = q + first;
@@ -371,21 +369,31 @@ template <class Arch, std::size_t Q, std::size_t Bits, bool Middle>
                                                  std::size_t of, float* scaled, float* middle) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
-    alignas(64) float step[attend_block] = {}, centre[attend_block] = {};
+    alignas(64) float step[attend_block], centre[attend_block];
     const std::size_t groups = rows.groups();
-    for (std::size_t r = 0; r < rows.count; ++r) {
+    const auto gather = [&](std::size_t r) __attribute__((always_inline)) {
         const std::byte* row = rows.row(r);
-        gather_bf16<Arch>(&row, of * sizeof(bf16), 1, step + r);
-        if constexpr (Middle) gather_bf16<Arch>(&row, (groups + of) * sizeof(bf16), 1, centre + r);
-    }
+        step[r] = bf16_at(row + of * sizeof(bf16));
+        if constexpr (Middle) centre[r] = bf16_at(row + (groups + of) * sizeof(bf16));
+    };
+    std::size_t r = 0;
+    for (; r + 8 <= rows.count; r += 8) unrolled<8>([&](auto j) { gather(r + j); });
+    for (; r < rows.count; ++r) gather(r);
+    if constexpr (Middle) std::fill(centre + r, centre + attend_block, 0.0F);
+    std::fill(step + r, step + attend_block, 0.0F);
     unrolled<Q>([&](auto g) __attribute__((always_inline)) {
         F sum(0.0F);
-        for (std::size_t r = 0; r < rows.count; r += lane_count) {
-            const F w = load_part<Arch>(weight + g * attend_block + r, std::min(lane_count, rows.count - r));
-            store<Arch>(scaled + g * attend_block + r, w * load<Arch>(step + r));
-            if constexpr (Middle) sum = fma<Arch>(w, load<Arch>(centre + r), sum);
+        unrolled<attend_block / lane_count>([&](auto j) __attribute__((always_inline)) {
+            constexpr std::size_t at = g * attend_block + j * lane_count;
+            const F w = load<Arch>(weight + at); // behind the last row: not used
+            store<Arch>(scaled + at, w * load<Arch>(step + j * lane_count));
+        });
+        if constexpr (Middle) {
+            for (std::size_t i = 0; i < rows.count; i += lane_count)
+                sum = fma<Arch>(load_part<Arch>(weight + g * attend_block + i, std::min(lane_count, rows.count - i)),
+                                load<Arch>(centre + i), sum);
+            middle[g] = reduce_add<Arch>(sum);
         }
-        if constexpr (Middle) middle[g] = reduce_add<Arch>(sum);
     });
 }
 
