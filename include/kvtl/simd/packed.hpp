@@ -117,21 +117,41 @@ template <class Arch> [[gnu::always_inline]] inline int_lanes<Arch> load_bytes(c
     return int_lanes<Arch>::load_unaligned(wide);
 }
 
-/// The levels of the codes whose lowest bit is bit `Shift` of a lane.
+/// The levels of the codes whose lowest bit is bit `Shift` of a lane. As the lowest bits of a mantissa a code is added to a power
+/// of two, which is taken off again with the centre: exact, and on pipes that multiply-adds leave free.
 template <class Arch, std::size_t Bits, std::size_t Shift>
 [[gnu::always_inline]] inline floats<Arch> levels(const int_lanes<Arch>& cells, constant<Shift>) noexcept {
     using format = packed_format<Bits>;
+    if constexpr (Shift + Bits > 23) {
+        constexpr std::size_t down = 12; // the same for all of them, so that it is shifted once
+        return levels<Arch, Bits>(cells >> static_cast<int>(down), constant<Shift - down>{});
+    } else if constexpr (Shift > 0) {
+        constexpr float power = static_cast<float>(1U << (23 - Shift));
+        constexpr auto mask = static_cast<std::int32_t>(format::mask << Shift);
 #if defined(__AVX512F__)
-    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
-        // A lookup reads the lowest four bits of a lane. Of 2-bit codes two are the next code, so levels repeat.
-        constexpr auto at = [](unsigned i) { return static_cast<float>(i & format::mask) - format::centre; };
-        const __m512 table = _mm512_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
-                                            at(9), at(10), at(11), at(12), at(13), at(14), at(15));
-        return _mm512_permutexvar_ps(Shift == 0 ? cells.data : _mm512_srli_epi32(cells, Shift), table);
-    }
+        if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+            const __m512i bits = _mm512_ternarylogic_epi32(cells, _mm512_set1_epi32(mask),
+                                                           _mm512_castps_si512(_mm512_set1_ps(power)), 0xEA);
+            return floats<Arch>(_mm512_castsi512_ps(bits)) - floats<Arch>(power + format::centre);
+        }
 #endif
-    const int_lanes<Arch> code = (cells >> static_cast<int>(Shift)) & int_lanes<Arch>(format::mask);
-    return xsimd::to_float(code) - floats<Arch>(format::centre);
+        const int_lanes<Arch> bits =
+            (cells & int_lanes<Arch>(mask)) | int_lanes<Arch>(std::bit_cast<std::int32_t>(power));
+        return xsimd::bitwise_cast<floats<Arch>>(bits) - floats<Arch>(power + format::centre);
+    } else {
+#if defined(__AVX512F__)
+        if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+            // A lookup reads the lowest four bits of a lane. Of 2-bit codes two are the next code, so levels repeat.
+            constexpr auto at = [](unsigned i) {
+                return static_cast<float>(i & format::mask) - format::centre;
+            };
+            const __m512 table = _mm512_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
+                                                at(9), at(10), at(11), at(12), at(13), at(14), at(15));
+            return _mm512_permutexvar_ps(cells, table);
+        }
+#endif
+        return xsimd::to_float(cells & int_lanes<Arch>(format::mask)) - floats<Arch>(format::centre);
+    }
 }
 
 /// A group's numbers from their levels.
@@ -270,61 +290,46 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
     using F = floats<Arch>;
     using format = packed_format<Bits>;
     constexpr std::size_t lane_count = floats_per_register<Arch>, R = S * lane_count;
-    constexpr std::size_t chains = Q * S < 4 ? 2 : 1; ///< per sum: an addition waits for the one before it
     const std::size_t header = rows.header_bytes(), groups = rows.groups();
     const std::byte* row[R];
-    for (std::size_t r = 0; r < R; ++r)
-        row[r] = rows.row(i + std::min(r, n - 1)); // the last stands for those behind it
+    const std::byte* next = rows.row(i);
+    for (std::size_t r = 0; r < R; ++r) { // the last stands for those behind it
+        row[r] = next;
+        if (r + 1 < n) next += rows.stride;
+    }
     F total[Q * S];
     unrolled<Q * S>([&](auto j) { total[j] = F(0.0F); });
     int_lanes<Arch> cells[S][block_lanes];
 
-    // The codes from bit Bits * K of a byte on, `Codes` of them a byte, which are numbers first to first + count and share a step.
-    const auto group = [&](auto low, auto codes, std::size_t first, std::size_t count, auto bytes)
-        __attribute__((always_inline)) {
-        constexpr bool whole = !std::is_same_v<decltype(bytes), std::size_t>;
+    // Adds `count` numbers from `first` on, which share a step: meet_all(sum, query) has added up their levels.
+    const auto group = [&](std::size_t first, std::size_t count, auto meet_all) __attribute__((always_inline)) {
         const std::size_t of = rows.group_of(first);
         alignas(64) float step[R], middle[R]; // read when all levels are added up: stores are done by then
-        unrolled<R>([&](auto r) __attribute__((always_inline)) {
+        for (std::size_t r = 0; r < R; ++r) {
             step[r] = bf16_at(row[r] + of * sizeof(bf16));
             if constexpr (Middle) middle[r] = bf16_at(row[r] + (groups + of) * sizeof(bf16));
-        });
-        F sum[Q * S * chains];
-        unrolled<Q * S * chains>([&](auto j) { sum[j] = F(0.0F); });
+        }
+        F sum[Q * S];
+        unrolled<Q * S>([&](auto j) { sum[j] = F(0.0F); });
         const float* query = q + first;
-        for (std::size_t c = 0; c * lane_bytes < bytes; ++c)
-            unrolled<lane_bytes>([&](auto b) __attribute__((always_inline)) {
-                unrolled<codes>([&](auto k) __attribute__((always_inline)) {
-                    const std::size_t byte = c * lane_bytes + b, number = k * bytes + byte;
-                    if constexpr (!whole)
-                        if (byte >= bytes || number >= count) return;
-                    F x[S];
-                    unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                        x[s] = keep<Arch>(
-                            levels<Arch, Bits>(cells[s][c], constant<8 * b + Bits * (low + k)>{}));
-                    });
-                    unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-                        const F y = keep<Arch>(F(query[g * q_stride + number]));
-                        unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                            F& to = sum[(g * S + s) * chains + k % chains];
-                            to = fma<Arch>(y, x[s], to);
-                        });
-                    });
+        meet_all([&](std::size_t number, const F* x) __attribute__((always_inline)) {
+            unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+                const F y = keep<Arch>(F(query[g * q_stride + number]));
+                unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                    sum[g * S + s] = fma<Arch>(y, x[s], sum[g * S + s]);
                 });
             });
+        });
         unrolled<Q>([&](auto g) __attribute__((always_inline)) {
             F all(0.0F);
             if constexpr (Middle) {
-                F of_query(0.0F);
                 for (std::size_t d = 0; d < count; d += lane_count)
-                    of_query = of_query + load_part<Arch>(query + g * q_stride + d, std::min(lane_count, count - d));
-                all = F(reduce_add<Arch>(of_query));
+                    all = all + load_part<Arch>(query + g * q_stride + d, std::min(lane_count, count - d));
+                all = F(reduce_add<Arch>(all));
             }
             unrolled<S>([&](auto s) __attribute__((always_inline)) {
                 F& to = total[g * S + s];
-                F of_levels = sum[(g * S + s) * chains];
-                if constexpr (chains == 2) of_levels = of_levels + sum[(g * S + s) * chains + 1];
-                to = fma<Arch>(load<Arch>(step + s * lane_count), of_levels, to);
+                to = fma<Arch>(load<Arch>(step + s * lane_count), sum[g * S + s], to);
                 if constexpr (Middle) to = fma<Arch>(load<Arch>(middle + s * lane_count), all, to);
             });
         });
@@ -335,8 +340,19 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
             load_cells<Arch>(row + s * lane_count, header + first / format::per_byte, cells[s]);
         });
         unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
-            group(constant<2 * half>{}, constant<2>{}, first + half * format::cell, format::cell,
-                  constant<format::block_bytes>{});
+            group(first + half * format::cell, format::cell, [&](auto meet) __attribute__((always_inline)) {
+                for (std::size_t c = 0; c < block_lanes; ++c)
+                    unrolled<lane_bytes>([&](auto b) __attribute__((always_inline)) {
+                        unrolled<2>([&](auto odd) __attribute__((always_inline)) {
+                            F x[S];
+                            unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                                constexpr std::size_t shift = 8 * b + Bits * (2 * half + odd);
+                                x[s] = keep<Arch>(levels<Arch, Bits>(cells[s][c], constant<shift>{}));
+                            });
+                            meet(odd * format::block_bytes + c * lane_bytes + b, x);
+                        });
+                    });
+            });
         });
     }
     if (first < rows.dim)
@@ -349,7 +365,17 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
                 copy[r] = whole[r];
             }
             unrolled<S>([&](auto s) { load_cells<Arch>(copy + s * lane_count, 0, cells[s]); });
-            group(constant<0>{}, constant<format::per_byte>{}, part, count, bytes);
+            group(part, count, [&](auto meet) __attribute__((always_inline)) {
+                for (std::size_t number = 0; number < count; ++number) {
+                    const std::size_t byte = number % bytes;
+                    const auto shift = static_cast<int>(8 * (byte % lane_bytes) + Bits * (number / bytes));
+                    F x[S];
+                    unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                        x[s] = levels<Arch, Bits>(cells[s][byte / lane_bytes] >> shift, constant<0>{});
+                    });
+                    meet(number, x);
+                }
+            });
         });
     unrolled<Q>([&](auto g) {
         unrolled<S>([&](auto s) {
@@ -362,39 +388,33 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
     });
 }
 
-/// Weights of rows for numbers whose levels are added up: scaled[g * attend_block + r] = weight * step, and middle[g] the
-/// weighted sum of the middles, for Q queries and the group `of`.
-template <class Arch, std::size_t Q, std::size_t Bits, bool Middle>
-[[gnu::always_inline]] inline void scale_weights(const float* weight, const packed_rows<Bits, Middle>& rows,
-                                                 std::size_t of, float* scaled, float* middle) noexcept {
+/// Weights of rows for numbers whose levels are added up: scaled[g * attend_block + r] = weight * step of group `of`. middle[g] is
+/// the weighted sum of the middles, for each of the queries.
+template <class Arch, std::size_t Bits, bool Middle>
+[[gnu::noinline]] void scale_weights(const float* weight, std::size_t queries,
+                                     const packed_rows<Bits, Middle>& rows, std::size_t of, float* scaled,
+                                     float* middle) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
-    alignas(64) float step[attend_block], centre[attend_block];
-    const std::size_t groups = rows.groups();
-    const auto gather = [&](std::size_t r) __attribute__((always_inline)) {
-        const std::byte* row = rows.row(r);
+    alignas(64) float step[attend_block] = {}, centre[attend_block] = {};
+    const std::byte* row = rows.row(0);
+    for (std::size_t r = 0; r < rows.count; ++r, row += rows.stride) {
         step[r] = bf16_at(row + of * sizeof(bf16));
-        if constexpr (Middle) centre[r] = bf16_at(row + (groups + of) * sizeof(bf16));
-    };
-    std::size_t r = 0;
-    for (; r + 8 <= rows.count; r += 8) unrolled<8>([&](auto j) { gather(r + j); });
-    for (; r < rows.count; ++r) gather(r);
-    if constexpr (Middle) std::fill(centre + r, centre + attend_block, 0.0F);
-    std::fill(step + r, step + attend_block, 0.0F);
-    unrolled<Q>([&](auto g) __attribute__((always_inline)) {
-        F sum(0.0F);
+        if constexpr (Middle) centre[r] = bf16_at(row + (rows.groups() + of) * sizeof(bf16));
+    }
+    for (std::size_t g = 0; g < queries; ++g, weight += attend_block, scaled += attend_block) {
         unrolled<attend_block / lane_count>([&](auto j) __attribute__((always_inline)) {
-            constexpr std::size_t at = g * attend_block + j * lane_count;
-            const F w = load<Arch>(weight + at); // behind the last row: not used
-            store<Arch>(scaled + at, w * load<Arch>(step + j * lane_count));
+            const F w = load<Arch>(weight + j * lane_count); // behind the last row: not used
+            store<Arch>(scaled + j * lane_count, w * load<Arch>(step + j * lane_count));
         });
         if constexpr (Middle) {
-            for (std::size_t i = 0; i < rows.count; i += lane_count)
-                sum = fma<Arch>(load_part<Arch>(weight + g * attend_block + i, std::min(lane_count, rows.count - i)),
-                                load<Arch>(centre + i), sum);
+            F sum(0.0F);
+            for (std::size_t r = 0; r < rows.count; r += lane_count)
+                sum = fma<Arch>(load_part<Arch>(weight + r, std::min(lane_count, rows.count - r)),
+                                load<Arch>(centre + r), sum);
             middle[g] = reduce_add<Arch>(sum);
         }
-    });
+    }
 }
 
 /// acc[g][d] += sum over the rows of weight[g][row] * row[d], for Q queries and the numbers of S strips of codes, from byte
@@ -416,8 +436,8 @@ void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, s
     alignas(64) float scaled[S * P / 2][Q * attend_block];
     float middle[S * P / 2][Q];
     unrolled<S * P / 2>([&](auto j) __attribute__((always_inline)) {
-        scale_weights<Arch, Q>(weight, rows, rows.group_of(number(j / (P / 2), j % (P / 2) * 2)), scaled[j],
-                               middle[j]);
+        scale_weights<Arch>(weight, Q, rows, rows.group_of(number(j / (P / 2), j % (P / 2) * 2)), scaled[j],
+                            middle[j]);
     });
     F sum[Q * S * P];
     unrolled<Q * S * P>([&](auto j) { sum[j] = F(0.0F); });
