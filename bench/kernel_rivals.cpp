@@ -341,8 +341,7 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
 void attended_nibbles(table& out, std::size_t bytes, std::size_t dim, const std::string& place) {
     using rows_type = simd::packed_rows<4, false>;
     for (const std::size_t group : {std::size_t{4}, std::size_t{8}}) {
-        const std::string name =
-            "attend/int4/" + std::to_string(dim) + "/g=" + std::to_string(group) + place;
+        const std::string name = "attend/int4/" + std::to_string(dim) + "/g=" + std::to_string(group) + place;
         if (!out.wants(name)) continue;
         rows_memory<f16> wide(bytes);
         const auto wide_k = wide.rows(dim, 0, 2), wide_v = wide.rows(dim, 1, 2);

@@ -191,7 +191,8 @@ void unpack_part(const std::byte* codes, std::size_t n, const group_scale<Arch, 
             const int_lanes<Arch> all =
                 _mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_set1_epi64x(eight)), shift);
             unrolled<2>([&](auto half) {
-                store<Arch>(x + half * lane_count, scale(levels<Arch, Bits>(all, constant<2 * Bits * half>{})));
+                store<Arch>(x + half * lane_count,
+                            scale(levels<Arch, Bits>(all, constant<2 * Bits * half>{})));
             });
             return;
         }
@@ -201,7 +202,8 @@ void unpack_part(const std::byte* codes, std::size_t n, const group_scale<Arch, 
     // From the lowest bits up: what a register writes behind the block's width is written over.
     unrolled<format::per_byte>([&](auto k) {
         for (std::size_t i = 0; i < bytes; i += lane_count)
-            store<Arch>(x + k * bytes + i, scale(levels<Arch, Bits>(load_bytes<Arch>(whole + i), constant<Bits * k>{})));
+            store<Arch>(x + k * bytes + i,
+                        scale(levels<Arch, Bits>(load_bytes<Arch>(whole + i), constant<Bits * k>{})));
     });
 }
 
@@ -237,7 +239,8 @@ template <class Arch, class Rows>
 
 /// Bytes of codes that a lane holds.
 inline constexpr std::size_t lane_bytes = 4;
-inline constexpr std::size_t block_lanes = 4; ///< registers that hold a block of as many rows as a register has lanes
+inline constexpr std::size_t block_lanes =
+    4; ///< registers that hold a block of as many rows as a register has lanes
 
 /// Lane r of cells[c] holds bytes 4 c to 4 c + 3 of the 16 at row[r] + at.
 template <class Arch>
@@ -274,6 +277,17 @@ template <class Arch>
     }
 }
 
+/// Where rows i to i + n begin; the last stands for those behind it, up to `most`.
+template <class Rows>
+[[gnu::always_inline]] inline void row_pointers(const Rows& rows, std::size_t i, std::size_t n,
+                                                const std::byte** row, std::size_t most) noexcept {
+    const std::byte* next = rows.row(i);
+    for (std::size_t r = 0; r < most; ++r) {
+        row[r] = next;
+        if (r + 1 < n) next += rows.stride;
+    }
+}
+
 /// A bf16 number of a row.
 [[nodiscard, gnu::always_inline]] inline float bf16_at(const std::byte* p) noexcept {
     std::uint16_t bits = 0;
@@ -292,17 +306,14 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
     constexpr std::size_t lane_count = floats_per_register<Arch>, R = S * lane_count;
     const std::size_t header = rows.header_bytes(), groups = rows.groups();
     const std::byte* row[R];
-    const std::byte* next = rows.row(i);
-    for (std::size_t r = 0; r < R; ++r) { // the last stands for those behind it
-        row[r] = next;
-        if (r + 1 < n) next += rows.stride;
-    }
+    row_pointers(rows, i, n, row, R);
     F total[Q * S];
     unrolled<Q * S>([&](auto j) { total[j] = F(0.0F); });
     int_lanes<Arch> cells[S][block_lanes];
 
     // Adds `count` numbers from `first` on, which share a step: meet_all(sum, query) has added up their levels.
-    const auto group = [&](std::size_t first, std::size_t count, auto meet_all) __attribute__((always_inline)) {
+    const auto group = [&](std::size_t first, std::size_t count, auto meet_all)
+        __attribute__((always_inline)) {
         const std::size_t of = rows.group_of(first);
         alignas(64) float step[R], middle[R]; // read when all levels are added up: stores are done by then
         for (std::size_t r = 0; r < R; ++r) {
@@ -340,43 +351,48 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
             load_cells<Arch>(row + s * lane_count, header + first / format::per_byte, cells[s]);
         });
         unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
-            group(first + half * format::cell, format::cell, [&](auto meet) __attribute__((always_inline)) {
-                for (std::size_t c = 0; c < block_lanes; ++c)
-                    unrolled<lane_bytes>([&](auto b) __attribute__((always_inline)) {
-                        unrolled<2>([&](auto odd) __attribute__((always_inline)) {
-                            F x[S];
-                            unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                                constexpr std::size_t shift = 8 * b + Bits * (2 * half + odd);
-                                x[s] = keep<Arch>(levels<Arch, Bits>(cells[s][c], constant<shift>{}));
+            group(
+                first + half * format::cell, format::cell, [&](auto meet) __attribute__((always_inline)) {
+                    for (std::size_t c = 0; c < block_lanes; ++c)
+                        unrolled<lane_bytes>([&](auto b) __attribute__((always_inline)) {
+                            unrolled<2>([&](auto odd) __attribute__((always_inline)) {
+                                F x[S];
+                                unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                                    constexpr std::size_t shift = 8 * b + Bits * (2 * half + odd);
+                                    x[s] = keep<Arch>(levels<Arch, Bits>(cells[s][c], constant<shift>{}));
+                                });
+                                meet(odd * format::block_bytes + c * lane_bytes + b, x);
                             });
-                            meet(odd * format::block_bytes + c * lane_bytes + b, x);
                         });
-                    });
-            });
+                });
         });
     }
     if (first < rows.dim)
-        for_parts<Bits>(rows.dim, row[0] + header, [&](std::size_t part, const std::byte* codes, std::size_t count) {
-            const std::size_t bytes = format::bytes_of(count);
-            std::byte whole[R][format::block_bytes] = {};
-            const std::byte* copy[R];
-            for (std::size_t r = 0; r < R; ++r) {
-                std::memcpy(whole[r], row[r] + (codes - row[0]), bytes);
-                copy[r] = whole[r];
-            }
-            unrolled<S>([&](auto s) { load_cells<Arch>(copy + s * lane_count, 0, cells[s]); });
-            group(part, count, [&](auto meet) __attribute__((always_inline)) {
-                for (std::size_t number = 0; number < count; ++number) {
-                    const std::size_t byte = number % bytes;
-                    const auto shift = static_cast<int>(8 * (byte % lane_bytes) + Bits * (number / bytes));
-                    F x[S];
-                    unrolled<S>([&](auto s) __attribute__((always_inline)) {
-                        x[s] = levels<Arch, Bits>(cells[s][byte / lane_bytes] >> shift, constant<0>{});
-                    });
-                    meet(number, x);
+        for_parts<Bits>(
+            rows.dim, row[0] + header, [&](std::size_t part, const std::byte* codes, std::size_t count) {
+                const std::size_t bytes = format::bytes_of(count);
+                std::byte whole[R][format::block_bytes] = {};
+                const std::byte* copy[R];
+                for (std::size_t r = 0; r < R; ++r) {
+                    std::memcpy(whole[r], row[r] + (codes - row[0]), bytes);
+                    copy[r] = whole[r];
                 }
+                unrolled<S>([&](auto s) { load_cells<Arch>(copy + s * lane_count, 0, cells[s]); });
+                group(
+                    part, count, [&](auto meet) __attribute__((always_inline)) {
+                        for (std::size_t number = 0; number < count; ++number) {
+                            const std::size_t byte = number % bytes;
+                            const auto shift =
+                                static_cast<int>(8 * (byte % lane_bytes) + Bits * (number / bytes));
+                            F x[S];
+                            unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                                x[s] =
+                                    levels<Arch, Bits>(cells[s][byte / lane_bytes] >> shift, constant<0>{});
+                            });
+                            meet(number, x);
+                        }
+                    });
             });
-        });
     unrolled<Q>([&](auto g) {
         unrolled<S>([&](auto s) {
             float* to = out + g * out_stride + s * lane_count;
@@ -388,39 +404,41 @@ void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, M
     });
 }
 
-/// Weights of rows for numbers whose levels are added up: scaled[g * attend_block + r] = weight * step of group `of`. middle[g] is
-/// the weighted sum of the middles, for each of the queries.
-template <class Arch, std::size_t Bits, bool Middle>
-[[gnu::noinline]] void scale_weights(const float* weight, std::size_t queries,
-                                     const packed_rows<Bits, Middle>& rows, std::size_t of, float* scaled,
-                                     float* middle) noexcept {
-    using F = floats<Arch>;
-    constexpr std::size_t lane_count = floats_per_register<Arch>;
-    alignas(64) float step[attend_block] = {}, centre[attend_block] = {};
-    const std::byte* row = rows.row(0);
-    for (std::size_t r = 0; r < rows.count; ++r, row += rows.stride) {
-        step[r] = bf16_at(row + of * sizeof(bf16));
-        if constexpr (Middle) centre[r] = bf16_at(row + (rows.groups() + of) * sizeof(bf16));
-    }
-    for (std::size_t g = 0; g < queries; ++g, weight += attend_block, scaled += attend_block) {
-        unrolled<attend_block / lane_count>([&](auto j) __attribute__((always_inline)) {
-            const F w = load<Arch>(weight + j * lane_count); // behind the last row: not used
-            store<Arch>(scaled + j * lane_count, w * load<Arch>(step + j * lane_count));
+/// Numbers (bf16) of the headers of rows that have a whole block of codes: a register per `lanes` rows. Eight are loaded at once.
+template <class Arch> class header_numbers {
+  public:
+    explicit header_numbers(const std::byte* const* row) noexcept : row_(row) {}
+
+    /// Number `at` of all rows from now on.
+    [[gnu::always_inline]] void choose(std::size_t at) noexcept {
+        at_ = at % per_load;
+        if (at / per_load == loaded_) return;
+        loaded_ = at / per_load;
+        unrolled<registers>([&](auto i) __attribute__((always_inline)) {
+            load_cells<Arch>(row_ + i * floats_per_register<Arch>, loaded_ * per_load * sizeof(bf16),
+                             cells_[i]);
         });
-        if constexpr (Middle) {
-            F sum(0.0F);
-            for (std::size_t r = 0; r < rows.count; r += lane_count)
-                sum = fma<Arch>(load_part<Arch>(weight + r, std::min(lane_count, rows.count - r)),
-                                load<Arch>(centre + r), sum);
-            middle[g] = reduce_add<Arch>(sum);
-        }
     }
-}
+    /// Those of rows i * lanes and on.
+    [[nodiscard, gnu::always_inline]] floats<Arch> operator()(std::size_t i) const noexcept {
+        const int_lanes<Arch> two = cells_[i][at_ / 2];
+        const int_lanes<Arch> high(static_cast<std::int32_t>(0xFFFF0000U));
+        return xsimd::bitwise_cast<floats<Arch>>(at_ % 2 != 0 ? two & high : two << 16);
+    }
+
+  private:
+    static constexpr std::size_t per_load = block_lanes * lane_bytes / sizeof(bf16);
+    static constexpr std::size_t registers = attend_block / floats_per_register<Arch>;
+    const std::byte* const* row_;
+    int_lanes<Arch> cells_[registers][block_lanes];
+    std::size_t loaded_ = ~std::size_t{0}, at_ = 0;
+};
 
 /// acc[g][d] += sum over the rows of weight[g][row] * row[d], for Q queries and the numbers of S strips of codes, from byte
 /// `at` of the codes on. A strip is a register's worth of bytes. Steps are multiplied with weights, not with each number.
 template <class Arch, std::size_t Q, std::size_t S, std::size_t Bits, bool Middle>
-void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, std::size_t at, float* acc,
+void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, header_numbers<Arch>& steps,
+                   header_numbers<Arch>& middles, std::size_t at, float* acc,
                    std::size_t acc_stride) noexcept {
     using F = floats<Arch>;
     using format = packed_format<Bits>;
@@ -432,12 +450,29 @@ void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, s
         return byte / format::block_bytes * format::block + k * format::block_bytes +
                byte % format::block_bytes;
     };
-    // Two codes of a byte share a step, whatever the byte's place in its block.
+    // Two codes of a byte share a step, whatever the byte's place in its block. The weighted sum of their middles is the same for
+    // all numbers.
     alignas(64) float scaled[S * P / 2][Q * attend_block];
     float middle[S * P / 2][Q];
     unrolled<S * P / 2>([&](auto j) __attribute__((always_inline)) {
-        scale_weights<Arch>(weight, Q, rows, rows.group_of(number(j / (P / 2), j % (P / 2) * 2)), scaled[j],
-                            middle[j]);
+        const std::size_t of = rows.group_of(number(j / (P / 2), j % (P / 2) * 2));
+        steps.choose(of);
+        if constexpr (Middle) middles.choose(rows.groups() + of);
+        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+            const float* from = weight + g * attend_block;
+            unrolled<attend_block / lane_count>([&](auto i) __attribute__((always_inline)) {
+                store<Arch>(scaled[j] + g * attend_block + i * lane_count,
+                            load<Arch>(from + i * lane_count) * steps(i)); // behind the last row: not used
+            });
+            if constexpr (Middle) {
+                F sum(0.0F);
+                for (std::size_t i = 0; i * lane_count < rows.count; ++i)
+                    sum = fma<Arch>(load_part<Arch>(from + i * lane_count,
+                                                    std::min(lane_count, rows.count - i * lane_count)),
+                                    middles(i), sum);
+                middle[j][g] = reduce_add<Arch>(sum);
+            }
+        });
     });
     F sum[Q * S * P];
     unrolled<Q * S * P>([&](auto j) { sum[j] = F(0.0F); });
@@ -487,10 +522,13 @@ void packed_sums(const float* weight, const packed_rows<Bits, Middle>& rows, flo
     constexpr std::size_t widest =
         std::bit_floor(std::max<std::size_t>(1, std::min<std::size_t>(8, sum_registers<Arch> / Q) / P));
     const std::size_t whole = rows.dim / format::block * format::block_bytes;
+    const std::byte* row[attend_block];
+    row_pointers(rows, 0, rows.count, row, attend_block);
+    header_numbers<Arch> steps(row), middles(row);
     std::size_t at = 0;
     const auto passes = [&](auto n) {
         for (; at + n * strip <= whole; at += n * strip)
-            packed_strips<Arch, Q, n>(weight, rows, at, acc, acc_stride);
+            packed_strips<Arch, Q, n>(weight, rows, steps, middles, at, acc, acc_stride);
     };
     passes(constant<widest>{});
     if constexpr (widest > 2) passes(constant<2>{});
@@ -498,17 +536,15 @@ void packed_sums(const float* weight, const packed_rows<Bits, Middle>& rows, flo
     if (rows.dim % format::block == 0) return;
     float x[packed_room], sums[Q * packed_room] = {};
     const std::size_t begin = rows.dim / format::block * format::block;
-    for (std::size_t r = 0; r < rows.count; ++r) {
-        const std::byte* row = rows.row(r);
+    for (std::size_t r = 0; r < rows.count; ++r)
         for_parts<Bits>(
-            rows.dim, row + rows.header_bytes(),
+            rows.dim, row[r] + rows.header_bytes(),
             [&](std::size_t part, const std::byte* codes, std::size_t n) {
                 unpack_part<Arch, Bits>(
-                    codes, n, group_scale<Arch, Middle>(row, rows.group_of(part), rows.groups()), x);
+                    codes, n, group_scale<Arch, Middle>(row[r], rows.group_of(part), rows.groups()), x);
                 for (std::size_t g = 0; g < Q; ++g)
                     axpy<Arch>(weight[g * attend_block + r], x, sums + g * packed_room + part - begin, n);
             });
-    }
     for (std::size_t g = 0; g < Q; ++g)
         add<Arch>(sums + g * packed_room, acc + g * acc_stride + begin, rows.dim - begin);
 }
@@ -556,6 +592,7 @@ KVTL_INLINE_KERNEL void accumulate_packed(const float* weight, std::size_t group
                                                acc_stride);
     };
     constexpr std::size_t per_byte = packed_format<Bits>::per_byte;
+    if (rows.count == 0) return;
     if constexpr (8 * per_byte <= sum_registers<Arch>) together(constant<8>{});
     if constexpr (4 * per_byte <= sum_registers<Arch>) together(constant<4>{});
     together(constant<2>{});
