@@ -7,6 +7,7 @@
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/packed.hpp>
 
 #include "line_allocator.hpp"
 #include "support/oracle.hpp"
@@ -70,6 +71,7 @@ template <number E> class rows_memory {
         return {first_ + part * count * dim, count, dim, dim};
     }
     [[nodiscard]] const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(first_); }
+    [[nodiscard]] std::byte* bytes() { return reinterpret_cast<std::byte*>(first_); }
 
   private:
     static reservation reserved(std::size_t bytes) {
@@ -152,6 +154,44 @@ template <number E> class attention {
     std::size_t group_;
     bool relaxed_;
     std::vector<float> q_, out_, scaled_;
+    bench::line_floats state_, scratch_;
+};
+
+/// The same over rows of 4-bit codes, as the int4_group codec does it.
+class packed_attention {
+  public:
+    packed_attention(std::size_t group, std::size_t dim)
+        : group_(group), q_(oracle::normal_values(group * dim, 3)), out_(group * dim),
+          state_(partial_floats(static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(dim))),
+          scratch_(simd::attend_scratch_floats(group)) {}
+
+    void over(const simd::packed_rows<4, false>& keys, const simd::packed_rows<4, false>& values) {
+        const auto dim = static_cast<std::uint32_t>(keys.dim);
+        const partial part = partial_at(state_.data(), static_cast<std::uint32_t>(group_), dim);
+        const auto some = [](auto rows, std::size_t first, std::size_t n) {
+            rows.following = rows.count - first - n;
+            rows.data += first * rows.stride;
+            rows.count = n;
+            return rows;
+        };
+        reset(part);
+        simd::attend_blocks<arch>(
+            keys.count, 1.0F / std::sqrt(static_cast<float>(dim)), nullptr, part, scratch_, simd::all_queries,
+            [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
+                simd::score_packed<arch>(q_.data() + begin * dim, count, dim, some(keys, first, n), s,
+                                         simd::attend_block);
+            },
+            [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+                simd::accumulate_packed<arch>(s, count, some(values, first, n), acc, dim);
+            });
+        finish(part, out_.data(), dim);
+    }
+    [[nodiscard]] const float* queries() const { return q_.data(); }
+    [[nodiscard]] const std::vector<float>& result() const { return out_; }
+
+  private:
+    std::size_t group_;
+    std::vector<float> q_, out_;
     bench::line_floats state_, scratch_;
 };
 

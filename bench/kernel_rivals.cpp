@@ -336,6 +336,46 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
     }
 }
 
+/// Attention of groups of queries over 4-bit rows with a step per 32 numbers, as many of them as `bytes` bytes of f16 rows are;
+/// those take turns with them.
+void attended_nibbles(table& out, std::size_t bytes, std::size_t dim, const std::string& place) {
+    using rows_type = simd::packed_rows<4, false>;
+    for (const std::size_t group : {std::size_t{4}, std::size_t{8}}) {
+        const std::string name = "attend/int4/" + std::to_string(dim) + "/g=" + std::to_string(group) + place;
+        if (!out.wants(name)) continue;
+        rows_memory<f16> wide(bytes);
+        const auto wide_k = wide.rows(dim, 0, 2), wide_v = wide.rows(dim, 1, 2);
+        rows_type keys{nullptr, wide_k.count, dim, 0};
+        keys.stride = (keys.row_bytes() + 3) / 4 * 4; // as int4_group has them
+        rows_memory<std::int8_t> memory(2 * keys.count * keys.stride);
+        keys.data = memory.bytes();
+        rows_type values = keys;
+        values.data += keys.count * keys.stride;
+        // f16 rows of the same numbers, rounded.
+        std::vector<float> k(keys.count * dim), v(keys.count * dim);
+        const auto pack = [&](rows_view<f16> from, const rows_type& to, float* numbers) {
+            for (std::size_t i = 0; i < to.count; ++i) {
+                std::byte* const row = memory.bytes() + (to.row(i) - memory.bytes());
+                simd::pack_row(from.row(i), to, row);
+                simd::unpack_row(to, i, numbers + i * dim);
+                auto* const rounded = reinterpret_cast<f16*>(wide.bytes()) + (from.row(i) - wide_k.row(0));
+                simd::encode(numbers + i * dim, rounded, dim);
+            }
+        };
+        pack(wide_k, keys, k.data());
+        pack(wide_v, values, v.data());
+        attention<f16> of_16_bits(group, dim);
+        packed_attention nibbles(group, dim);
+        std::vector<contender> all{
+            {"kvtl", [&] { nibbles.over(keys, values); }, [&] { return nibbles.result(); }},
+            {"kvtl, f16 rows", [&] { of_16_bits.over(wide_k, wide_v); },
+             [&] { return of_16_bits.result(); }}};
+        out.in_turn(name, all,
+                    exact_attention<float>(nibbles.queries(), group, {k.data(), keys.count, dim, dim},
+                                           {v.data(), keys.count, dim, dim}));
+    }
+}
+
 /// Points to 256 centroids.
 [[maybe_unused]] void assigned(table& out, rows_view<float> points) {
     const auto name = named<float>("assign", points.dim, "");
@@ -434,6 +474,10 @@ int print_rivals(const rivals_options& options) {
     all_of<f16>(out, options);
     all_of<bf16>(out, options);
     all_of<std::int8_t>(out, options);
+    for (const std::size_t dim : {std::size_t{64}, std::size_t{128}}) {
+        attended_nibbles(out, std::size_t{256} << 10, dim, "/L2");
+        attended_nibbles(out, options.mib << 20, dim, "/mem");
+    }
     if (out.rows() == 0) {
         std::fprintf(stderr, "kvtl-kernels: --rivals=%s matches nothing that has a rival here\n",
                      options.filter.c_str());

@@ -272,8 +272,20 @@ def rivals(data, measure):
     libraries = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
     by = {}
     for r in data["kernels"]:
-        by.setdefault(r["kernel"], {})[r["of"]] = f"{r['us']:.1f}" if measure == "us" else f"{r['error']:.0e}"
+        if "/int4/" not in r["kernel"]:
+            by.setdefault(r["kernel"], {})[r["of"]] = f"{r['us']:.1f}" if measure == "us" else f"{r['error']:.0e}"
     return table(["kernel"] + libraries, [[f"`{k}`"] + [row.get(of, "-") for of in libraries] for k, row in by.items()])
+
+
+def four_bits(data):
+    """Attention over 4-bit rows and over as many f16 rows, in turn."""
+    by = {}
+    for r in data["kernels"]:
+        if "/int4/" in r["kernel"]:
+            by.setdefault(r["kernel"], {})[r["of"]] = r
+    return table(["kernel", "4 bits, us", "f16, us", "f16 / 4 bits", "error, 4 bits"],
+                 [[f"`{k}`", f"{of['kvtl']['us']:.1f}", f"{of['kvtl, f16 rows']['us']:.1f}",
+                   f"{of['kvtl, f16 rows']['us'] / of['kvtl']['us']:.2f}", f"{of['kvtl']['error']:.0e}"] for k, of in by.items()])
 
 
 BLOCKS = {
@@ -293,6 +305,7 @@ BLOCKS = {
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p", "merging", "chunks")},
     "rivals us": lambda d: rivals(d, "us"),
     "rivals error": lambda d: rivals(d, "error"),
+    "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
     "shared layers": shared_layers,
