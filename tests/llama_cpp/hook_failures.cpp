@@ -130,7 +130,8 @@ TEST_CASE("every layer fails once: prompts, further turns, steps, drafts, batche
             int ended = 0;
             const auto mend = [&] { fault->layer = -1; };
             for (int layer = 0; layer < 6; ++layer) {
-                const unsigned shard = (static_cast<unsigned>(layer) + after) % 2; // each layer in each of the two
+                const unsigned shard =
+                    (static_cast<unsigned>(layer) + after) % 2; // each layer in each of the two
                 CAPTURE(layer);
                 CAPTURE(shard);
                 const auto feed = [&](const std::vector<piece>& pieces) {
@@ -151,8 +152,7 @@ TEST_CASE("every layer fails once: prompts, further turns, steps, drafts, batche
                 feed({{1, {306}}, {0, {307}}});
                 s.end(1);
                 feed({{1, part(0, 80), wish::none}});
-                feed({{1,
-                       part(80, 160)}}); // more than a window: layers that have it all cannot give it up
+                feed({{1, part(80, 160)}}); // more than a window: layers that have it all cannot give it up
                 s.end(0);
                 s.end(1);
             }

@@ -109,8 +109,8 @@ TEST_CASE_TEMPLATE("what entries take is counted as they are stored", Codec, kvt
     const typename Codec::state codec({}, {heads, small.head_dim});
     const std::uint64_t all = 670 * small.layers * small.kv_heads, stored = s.units * 8;
     CHECK(stored * heads > all / 2);
-    CHECK(s.kept_bytes == (all - stored * heads) * 2 * 64 * sizeof(float) +
-                              stored / Codec::granule * codec.bytes().entry());
+    CHECK(s.kept_bytes ==
+          (all - stored * heads) * 2 * 64 * sizeof(float) + stored / Codec::granule * codec.bytes().entry());
 }
 
 namespace {

@@ -30,11 +30,9 @@ bool contains(const std::string& text, const char* word) {
 
 } // namespace
 
-TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache,
-                   kvtl::full,
+TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache, kvtl::full,
                    cache_of<kvtl::presets::dynakv, kvtl::posix_file>,
-                   cache_of<kvtl::presets::quest, kvtl::posix_file>,
-                   kvtl::tova) {
+                   cache_of<kvtl::presets::quest, kvtl::posix_file>, kvtl::tova) {
     const scratch_folder folder;
     auto opened = Cache::open({.shape = model,
                                .max_tokens = 200,
@@ -72,8 +70,7 @@ TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache
 }
 
 TEST_CASE_TEMPLATE("what cannot be given up is said in the words of the call", Cache,
-                   cache_of<kvtl::presets::dynakv, kvtl::in_memory>,
-                   kvtl::tova) {
+                   cache_of<kvtl::presets::dynakv, kvtl::in_memory>, kvtl::tova) {
     auto cache =
         open_cache<Cache>({.shape = model, .max_tokens = 200, .memory_bytes = 8 << 20, .attend_tokens = 60});
     const drift data(model, 200, 3);
