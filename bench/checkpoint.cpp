@@ -11,6 +11,8 @@
 //         written; a line of the median of the later ones: bytes written, ms of save(), ms until it was on the disk, and the
 //         share of save() in the steps between two saves; and the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
+#include <kvtl/save/saved_file.hpp>
+
 #include "made_rows.hpp"
 
 #include <algorithm>

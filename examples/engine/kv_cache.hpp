@@ -11,7 +11,8 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
-#include <kvtl/save/saved_file.hpp>
+#include <kvtl/save/file_ops.hpp>
+#include <kvtl/save/saved.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>

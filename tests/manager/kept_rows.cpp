@@ -272,9 +272,7 @@ TEST_CASE("the least memory that open accepts holds a whole prompt and what it p
     run(static_cast<kvtl::cake*>(nullptr), 100);
     run(static_cast<kvtl::adakv*>(nullptr), 100);
     run(static_cast<kvtl::h2o*>(nullptr), 100);
-    run(static_cast<kvtl::lazy_eviction*>(nullptr), 100);
     run(static_cast<kvtl::mikv*>(nullptr), 100);
-    run(static_cast<kvtl::arkv*>(nullptr), 100);
 }
 
 TEST_CASE("less memory: what is over the promise is refused, says so, and changes nothing") {

@@ -9,6 +9,7 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,8 +20,7 @@ using namespace kvtl_test;
 
 namespace {
 
-template <class Preset, class Io> struct on : Preset { using io = Io; };
-template <class Preset, class Io> using cache_of = kvtl::kv_manager<on<Preset, Io>>;
+template <class Preset, class Io> using cache_of = kvtl::kv_manager<on_device<Preset, Io>>;
 
 constexpr kvtl::shape model{2, 4, 2, 64};
 
@@ -30,11 +30,9 @@ bool contains(const std::string& text, const char* word) {
 
 } // namespace
 
-TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache,
-                   cache_of<kvtl::presets::full, kvtl::in_memory>,
+TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache, kvtl::full,
                    cache_of<kvtl::presets::dynakv, kvtl::posix_file>,
-                   cache_of<kvtl::presets::quest, kvtl::posix_file>,
-                   cache_of<kvtl::presets::tova, kvtl::in_memory>) {
+                   cache_of<kvtl::presets::quest, kvtl::posix_file>, kvtl::tova) {
     const scratch_folder folder;
     auto opened = Cache::open({.shape = model,
                                .max_tokens = 200,
@@ -72,8 +70,7 @@ TEST_CASE_TEMPLATE("one config, and no token inside an unfinished prompt", Cache
 }
 
 TEST_CASE_TEMPLATE("what cannot be given up is said in the words of the call", Cache,
-                   cache_of<kvtl::presets::dynakv, kvtl::in_memory>,
-                   cache_of<kvtl::presets::tova, kvtl::in_memory>) {
+                   cache_of<kvtl::presets::dynakv, kvtl::in_memory>, kvtl::tova) {
     auto cache =
         open_cache<Cache>({.shape = model, .max_tokens = 200, .memory_bytes = 8 << 20, .attend_tokens = 60});
     const drift data(model, 200, 3);
@@ -90,7 +87,7 @@ TEST_CASE_TEMPLATE("what cannot be given up is said in the words of the call", C
 }
 
 TEST_CASE("sinks as long as the cache leave the latest token, whose query is observed, in the window") {
-    using cache_t = cache_of<kvtl::presets::tova, kvtl::in_memory>;
+    using cache_t = kvtl::tova;
     cache_t::config c{.shape = model, .max_tokens = 8, .memory_bytes = 8 << 20, .attend_tokens = 8};
     c.sink_tokens = 9;
     const auto refused = cache_t::open(c);

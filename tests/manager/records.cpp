@@ -7,7 +7,6 @@
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
-#include <kvtl/presets/retroinfer.hpp>
 #include <kvtl/presets/snapkv.hpp>
 
 #include "contracts/compressor.hpp"
@@ -117,8 +116,7 @@ TEST_CASE("a lane that was sequential at first is grouped anew without encoding 
 }
 
 TEST_CASE_TEMPLATE("ragged records: everything attended is dense attention, in fewer bytes", Preset,
-                   kvtl::presets::dynakv, kvtl::presets::dynakv_unit_contiguous, kvtl::presets::retroinfer,
-                   head_runs, layer_runs, long_runs) {
+                   kvtl::presets::dynakv, kvtl::presets::dynakv_unit_contiguous, layer_runs, long_runs) {
     using ragged = cache_as<Preset, leading_numbers>;
     using plain = cache_as<Preset, kvtl::raw<float>>;
     for (const bool smallest : {false, true}) {

@@ -77,7 +77,7 @@ template <class Cache> std::size_t pages_with_memory(Cache& cache) {
 } // namespace
 
 TEST_CASE_TEMPLATE("a cache of any size attends what it was given", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::quest, kvtl::presets::pqcache, kvtl::presets::kvswap_lr) {
+                   kvtl::presets::pqcache, kvtl::presets::kvswap_lr) {
     using cache_type = in_memory_cache<Preset>;
     auto c = roomy<cache_type>();
     c.attend_tokens = max_tokens + 1; // everything, so that nothing may be lost

@@ -3,7 +3,6 @@
 #include <kvtl/io/backends.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
-#include <kvtl/presets/infllm.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/sparq.hpp>
 
@@ -136,8 +135,8 @@ TEST_CASE("a budget that leaves nothing to choose is counted") {
 }
 
 TEST_CASE_TEMPLATE("the least budget that open() takes lets something be chosen; less is refused", Preset,
-                   kvtl::presets::quest, kvtl::presets::infllm, kvtl::presets::shared_boxes,
-                   kvtl::presets::sparq, kvtl::presets::dynakv) {
+                   kvtl::presets::quest, kvtl::presets::shared_boxes, kvtl::presets::sparq,
+                   kvtl::presets::dynakv) {
     using cache = cache_of<Preset>;
     const drift data(model, 600, 54);
     typename cache::config c;

@@ -424,7 +424,7 @@ TEST_CASE("duo_attention: heads that retrieve keep the prompt, the others sinks 
 TEST_CASE("everything kept is dense attention") {
     const drift data(model, 400, 27);
     const auto run = [&]<class Preset>(Preset) {
-        using cache_t = kvtl::kv_manager<Preset>;
+        using cache_t = precise<Preset>;
         auto c = sized<cache_t>(400, 8);
         auto cache = open_cache<cache_t>(c);
         reader one(cache, data, 5);

@@ -201,7 +201,7 @@ TEST_CASE("d2o: layers share by how unevenly their sums vary; the first two and 
 TEST_CASE("everything kept is dense attention, merging or not") {
     const drift data(small, 600, 55);
     const auto run = [&]<class Preset>(Preset) {
-        auto cache = open_cache<kvtl::kv_manager<Preset>>(sized<kvtl::kv_manager<Preset>>(600));
+        auto cache = open_cache<precise<Preset>>(sized<precise<Preset>>(600));
         reader one(cache, data);
         one.prefill(60, 25);
         one.decode(20);

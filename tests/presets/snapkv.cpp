@@ -58,8 +58,8 @@ TEST_CASE("snapkv keeps what pooled window attention ranks first, however the pr
 TEST_CASE("everything kept is dense attention") {
     const drift data(small, 400, 6);
     const auto run = [&]<class Preset>(Preset) {
-        auto c = sized<kvtl::kv_manager<Preset>>(400);
-        auto cache = open_cache<kvtl::kv_manager<Preset>>(c);
+        auto c = sized<precise<Preset>>(400);
+        auto cache = open_cache<precise<Preset>>(c);
         reader one(cache, data);
         one.prefill(90, 40);
         one.decode(40);

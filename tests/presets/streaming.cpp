@@ -170,8 +170,8 @@ TEST_CASE("streaming_llm: positions inside the cache, step by step") {
 TEST_CASE("everything kept is dense attention") {
     const drift data(small, 400, 6);
     const auto run = [&]<class Preset>(Preset) {
-        const auto c = sized<kvtl::kv_manager<Preset>>(400, kvtl::automatic);
-        auto cache = open_cache<kvtl::kv_manager<Preset>>(c);
+        const auto c = sized<precise<Preset>>(400, kvtl::automatic);
+        auto cache = open_cache<precise<Preset>>(c);
         reader one(cache, data);
         one.prefill(90, 40);
         one.decode(40);

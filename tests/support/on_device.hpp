@@ -19,7 +19,6 @@ template <class Preset, class Io> using f32_on = on_device<Preset, Io, kvtl::raw
 
 /// Without a file: presets that keep entries in storage keep them in memory.
 template <class Preset>
-using without_file =
-    on_device<Preset, std::conditional_t<kvtl::retrieves<Preset>, kvtl::in_memory, typename Preset::io>>;
+using without_file = std::conditional_t<kvtl::retrieves<Preset>, on_device<Preset, kvtl::in_memory>, Preset>;
 
 } // namespace kvtl_test

@@ -170,4 +170,9 @@ struct posix_file_ops {
 };
 static_assert(folder_ops<posix_file_ops>);
 
+/// A saved sequence in a file, as saved_file.hpp has it: a name for those that only pass one on, without the kernels.
+template <file_ops Ops = posix_file_ops> class basic_saved_file;
+/// In a file of the system.
+using saved_file = basic_saved_file<>;
+
 }} // namespace kvtl::v0

@@ -78,7 +78,7 @@ template <file_ops Ops> struct open_file {
 
 } // namespace detail
 
-template <file_ops Ops = posix_file_ops> class basic_saved_file {
+template <file_ops Ops> class basic_saved_file {
   public:
     /// A new file, which takes the name `path` when it is first published. A saved file of that name stays until then.
     /// \param page_bytes the block, and the length of a page: a multiple of 4096 up to 256 KiB
@@ -808,8 +808,6 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
     std::size_t filled_ = 0;
 };
 
-/// A saved sequence in a file of the system.
-using saved_file = basic_saved_file<>;
 static_assert(save_target<saved_file> && save_source<saved_file>);
 
 }} // namespace kvtl::v0

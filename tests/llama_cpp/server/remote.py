@@ -18,6 +18,7 @@ from client import Server
 
 program, data = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:3])
 model = f"{data}/tiny-2k.gguf"
+start = (program, "-m", model, "--threads", "1") # threads that wait for each other are slow where other tests run
 long_text = pathlib.Path(f"{data}/prose.txt").read_text()[:4500]
 patient = ("--remote-timeout-ms", "30000") # where something is to come: on a busy machine, too
 needs_redis = unittest.skipUnless(shutil.which("redis-server") and shutil.which("redis-cli"),
@@ -201,7 +202,7 @@ class OnRedis(Base):
             self.assertNotIn("wrong", done.replace("WRONGPASS", ""))
 
     def refused(self, remote, *arguments):
-        done = subprocess.run([program, "-m", model, "--port", "0", "--store", "s", "--remote", remote, *arguments],
+        done = subprocess.run([*start, "--port", "0", "--store", "s", "--remote", remote, *arguments],
                               cwd=self.folder, capture_output=True, text=True, check=False, timeout=60)
         self.assertEqual(done.returncode, 2, done.stderr)
         said = [line for line in done.stderr.splitlines() if "--remote" in line]
@@ -304,7 +305,7 @@ class BadInput(Base):
                               ("redis://h:secret", "the port of server 1 is no number"),
                               ("redis://pw@h:1", "no : before the password"), ("redis://:@h:1", "the password is empty"),
                               ("redis://h:1/secret", "the database is no number up to 65535")):
-            done = subprocess.run([program, "-m", model, "--store", "s", "--remote", remote], cwd=self.folder,
+            done = subprocess.run([*start, "--store", "s", "--remote", remote], cwd=self.folder,
                                   capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, remote)
             said = [line for line in done.stderr.splitlines() if words in line]
@@ -316,7 +317,7 @@ class BadInput(Base):
                           ["--store", "s", "--remote", "redis://:secret@h:1", "--remote-password-file", "password"],
                           ["--store", "s", "--remote", "redis://h:1", "--remote-password-file", "empty"], ["--remote-timeout-ms", "0"],
                           ["--remote-ttl-s", "0"]):
-            done = subprocess.run([program, "-m", model, *arguments], cwd=self.folder, capture_output=True, text=True,
+            done = subprocess.run([*start, *arguments], cwd=self.folder, capture_output=True, text=True,
                                   check=False)
             self.assertEqual(done.returncode, 2)
             self.assertNotIn("secret", done.stderr)

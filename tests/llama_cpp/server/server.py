@@ -18,6 +18,7 @@ from client import Server
 
 program, kvtl_llama, make_tiny_model, data = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:5])
 model = f"{data}/tiny-2k.gguf"
+start = (program, "-m", model, "--threads", "1") # threads that wait for each other are slow where other tests run
 long_text = pathlib.Path(f"{data}/prose.txt").read_text()[:4500]
 sentence = "The kernel is started by"
 
@@ -584,8 +585,8 @@ class Stored(unittest.TestCase):
 
     def test_one_server_has_a_folder(self):
         with self.server():
-            done = subprocess.run([program, "-m", model, "--port", "0", "--store", "store"], cwd=self.folder,
-                                  capture_output=True, text=True, check=False)
+            done = subprocess.run([*start, "--port", "0", "--store", "store"], cwd=self.folder, capture_output=True,
+                                  text=True, check=False)
             self.assertEqual(done.returncode, 2)
             self.assertIn("--store: ", done.stderr)
             self.assertIn("another store has this folder", done.stderr)
@@ -605,7 +606,7 @@ class Program(unittest.TestCase):
                                      ("--store-mib", ["--store-mib", "-1"]),
                                      ("--store-write-mib-per-day", ["--store-write-mib-per-day", "1073741825"]), ("--store: ", ["--store", "empty/x"])):
                 none = [] if "--store" in arguments[0] else ["--store-mib", "0"]
-                done = subprocess.run([program, "-m", model, "--port", "0", "--io", "posix", *none, *arguments], cwd=folder,
+                done = subprocess.run([*start, "--port", "0", "--io", "posix", *none, *arguments], cwd=folder,
                                       capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 2, arguments)
                 self.assertIn(words, done.stderr)
@@ -615,8 +616,8 @@ class Program(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             with Server(program, "-m", model, folder=folder) as server:
-                done = subprocess.run([program, "-m", model, "--port", str(server.port), "--store-mib", "0"], cwd=folder, capture_output=True,
-                                      text=True, check=False)
+                done = subprocess.run([*start, "--port", str(server.port), "--store-mib", "0"], cwd=folder,
+                                      capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f"cannot listen on 127.0.0.1 port {server.port}", done.stderr)
 
