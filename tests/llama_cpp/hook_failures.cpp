@@ -130,8 +130,8 @@ TEST_CASE("every layer fails once: prompts, further turns, steps, drafts, batche
             int ended = 0;
             const auto mend = [&] { fault->layer = -1; };
             for (int layer = 0; layer < 6; ++layer) {
-                const unsigned shard =
-                    (static_cast<unsigned>(layer) + after) % 2; // each layer in each of the two
+                // Each layer fails in one shard before the tokens are taken, and in the other one after it.
+                const unsigned shard = (static_cast<unsigned>(layer) + after) % 2;
                 CAPTURE(layer);
                 CAPTURE(shard);
                 const auto feed = [&](const std::vector<piece>& pieces) {

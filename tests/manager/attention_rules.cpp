@@ -11,6 +11,7 @@
 #include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/snapkv.hpp>
+#include <kvtl/presets/streaming.hpp>
 
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
@@ -158,7 +159,7 @@ TEST_CASE_TEMPLATE("each layer that shares chooses on its own: the bits of a cac
 }
 
 TEST_CASE_TEMPLATE("of layers that share all see what the last one sees, and what leaves leaves for all",
-                   Preset, kvtl::presets::snapkv_group, kvtl::presets::h2o, kvtl::presets::mikv) {
+                   Preset, kvtl::presets::snapkv_group, kvtl::presets::streaming_llm, kvtl::presets::mikv) {
     using cache = cache_of<Preset>;
     auto c = shared_config<cache>();
     c.prefill_tokens = 300;

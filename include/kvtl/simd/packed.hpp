@@ -7,10 +7,10 @@
 //         whole blocks, 32 numbers (only with 2 bits) and then the last numbers are blocks of as few bytes as hold them.
 // Shapes: q (G,D) f32; rows (N, bytes); out (G,N); weights (G, attend_block); sums (G,D).
 // Cost:   levels take two or three instructions per register, once for up to eight queries (four where there are 16 registers).
-//         Scores have a lane per row, so that no lanes are added up: up to two registers of rows cost what whole ones do. Steps
+//         Scores have a lane per row, so that no lanes are added up: one row costs what a register of rows does. Steps
 //         are multiplied with sums of levels, or with the weights of a block; with middles, with each number.
-// Limits: any D and N. The bits of a row's score depend neither on the place of the row nor on the other queries. Scores and sums
-//         are within 4e-7 of the sum of magnitudes of their products (tests).
+// Limits: any D and N. The bits of a row's score depend neither on the place of the row nor on the other queries. Scores of up to
+//         256 numbers, and sums of a block, are within 4e-7 of the sum of magnitudes of their products (tests).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -298,7 +298,7 @@ template <class Rows>
 }
 
 /// out[g * out_stride + r] = q_g . row i + r, for g < Q and r < n. S registers have a lane for each of the rows; n is at most
-/// what they hold. Sums of a group's levels are multiplied by its step, so that a level costs a shift and a lookup, and no
+/// what they hold. Sums of a group's levels are multiplied by its step, so a level costs two operations on integers, and no
 /// lanes have to be added up.
 template <class Arch, std::size_t S, std::size_t Q, std::size_t Bits, bool Middle>
 void packed_tile(const float* q, std::size_t q_stride, const packed_rows<Bits, Middle>& rows, std::size_t i,
