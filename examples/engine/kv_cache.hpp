@@ -52,6 +52,9 @@ struct cache_options {
     std::size_t attend_tokens = 0;
     std::size_t keep_tokens = 0;    ///< 0: what the policy does by default
     std::size_t prefill_tokens = 0; ///< longest prompt; 0: max_tokens. Who evicts keeps room to decode
+    std::size_t chunk_tokens =
+        0; ///< of a prompt, at most: who evicts after each has room for one and what is left of earlier
+           ///< ones, not for prefill_tokens; 0: for these
     unsigned shards = 0;    ///< KV head h belongs to shard h % shards; 0: what opens it decides, else one
     std::string io;         ///< "uring", "posix" or "memory"
     std::string path;       ///< unused by "memory"
@@ -75,12 +78,6 @@ struct cache_options {
     kvtl::lent_threads threads{}; ///< that share the clustering of a prompt where shards leave some idle
     std::vector<setting> settings;
 };
-
-/// Entries per head that a layer keeps at most where policies evict after each chunk: three times the mean where layers differ
-/// (table::config::cap).
-[[nodiscard]] inline std::size_t most_of_a_layer(const cache_options& o) noexcept {
-    return (o.keep_tokens != 0 ? o.keep_tokens : o.attend_tokens) * (o.votes.empty() ? 1 : 3);
-}
 
 /// What a cache has reserved, by what it is for.
 struct memory_use {

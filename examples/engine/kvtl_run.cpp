@@ -146,9 +146,7 @@ engine::cache_options options_of(const arguments& a, const engine::model& model,
     o.max_tokens = j.most_tokens;
     o.fingerprint = engine::fingerprint_of(model);
     o.prefill_tokens = std::max<std::size_t>(j.tokens.size(), j.state ? 1 : 0);
-    if (engine::policy_wants(a.policy).by_chunk) // a chunk, and what is left of those before it
-        o.prefill_tokens = std::min(o.prefill_tokens,
-                                    engine::most_of_a_layer(o) + a.prefill_chunk.value_or(std::size_t{512}));
+    o.chunk_tokens = a.prefill_chunk.value_or(std::size_t{512});
     const auto tuned = engine::tuned_settings(a.tuned, std::span(&a.policy, 1), o.shape, 1, o.max_tokens);
     o.settings.insert(o.settings.begin(), tuned.begin(), tuned.end());
     o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);

@@ -17,7 +17,7 @@ enum class engine_input : std::uint32_t {
     k = 1U << 1,           ///< post-RoPE keys
     v = 1U << 2,           ///< values
     k_pre = 1U << 3,       ///< keys before RoPE
-    x = 1U << 4,           ///< input of the layer
+    x = 1U << 4,           ///< input of the layer's attention, behind its norm
     probe = 1U << 5,       ///< queries that stand for the future
     external = 1U << 6,    ///< scores that the engine computed
     calibration = 1U << 7, ///< a file that was fitted offline

@@ -125,7 +125,7 @@ struct layer_input {
     tensor_view k{};                ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
     tensor_view v{};                ///< (T, H, D)  float, f16 or bf16
     std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits; no cache reads them
-    std::span<const float> x{};     ///< (T, M)     input of the layer
+    std::span<const float> x{};     ///< (T, M)     input of the layer's attention, behind its norm
     /// (P, HQ, D) queries that stand for the future of one prompt. They come with its last chunk; with every chunk where
     /// the preset evicts after each; with any chunk, and the last, where it replays prompts.
     std::span<const float> probe{};

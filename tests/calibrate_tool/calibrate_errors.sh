@@ -39,6 +39,8 @@ one_line "--votes: cannot write nowhere/a.votes" "${base[@]}" --votes nowhere/a.
 one_line "--votes: votes need a file" "${base[@]}" --votes -
 one_line "--drift-tokens: valid: with --votes" "${base[@]}" --drift-tokens 100
 one_line "--drift-power: valid: above 0, up to 16" "${base[@]}" --votes a.votes --drift-tokens 100 --drift-power 0
+one_line "--drift-power: valid: with --drift-tokens" "${base[@]}" --votes a.votes --drift-power 2
+one_line "--drift-tokens is 600; valid: less than the 600 tokens of a piece of the text" "${base[@]}" --max-tokens 600 --votes a.votes --drift-tokens 600
 mkfifo pipe
 one_line "--output: pipe is there and no regular file" "${base[@]}" -o pipe
 one_line "--gates: pipe is there and no regular file" "${base[@]}" --gates pipe

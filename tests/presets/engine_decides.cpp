@@ -1,11 +1,15 @@
 // Presets to which the engine says what will matter: what they keep is what it said, and in nothing else do
 // they differ from the presets that they are compared with. SPDX-License-Identifier: MIT
+#include <kvtl/calibration/writer.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/eviction.hpp"
+#include "support/scratch_folder.hpp"
 #include "support/size_knob.hpp"
+
+#include <functional>
 
 namespace engine_decides_test {
 
@@ -352,10 +356,11 @@ const decorate goes_on = [](kvtl::layer_input& in, std::size_t, std::size_t, std
     in.last_chunk = false;
 };
 
-/// KVzip by definition.
+/// KVzip by definition; with weigh(layer, KV head, entry, replayed token), by attention times that.
 class naive_replay {
   public:
-    explicit naive_replay(const drift& data) : all_(data, 4, 1) {
+    using weight = std::function<double(std::size_t, std::size_t, std::size_t, std::size_t)>;
+    explicit naive_replay(const drift& data, weight weigh = {}) : all_(data, 4, 1), weigh_(std::move(weigh)) {
         most_.assign(small.layers * small.kv_heads, scores_t(prompt, 0.0));
     }
     /// A layer reads tokens [at, at + n) behind the prompt. Returns the largest error of the outputs.
@@ -367,7 +372,9 @@ class naive_replay {
             for (std::size_t hq = 0; hq < small.query_heads; ++hq) {
                 const scores_t p = all_.attention(l, hq, at + w, seen);
                 scores_t& most = most_[l * small.kv_heads + hq / all_.group()];
-                for (std::size_t t = 0; t < prompt; ++t) most[t] = std::max(most[t], p[t]);
+                for (std::size_t t = 0; t < prompt; ++t)
+                    most[t] =
+                        std::max(most[t], p[t] * (weigh_ ? weigh_(l, hq / all_.group(), t, at + w) : 1.0));
                 const scores_t expected = all_.output(l, hq, at + w, seen);
                 for (std::size_t d = 0; d < small.head_dim; ++d)
                     error.see(static_cast<double>(out[(w * small.query_heads + hq) * small.head_dim + d]) -
@@ -391,6 +398,7 @@ class naive_replay {
 
   private:
     naive all_;
+    weight weigh_;
     std::vector<scores_t> most_;
 };
 
@@ -484,6 +492,12 @@ TEST_CASE("kvzip: bad input is refused, and the replay goes on") {
     refused(in, "probe has 768 numbers and passing is 5; valid: passing * query_heads * head_dim = 640");
     in = replay_of(data, 0, replay_at, 6, true), in.probe = {};
     refused(in, "probe has 0 numbers; valid: a positive multiple of");
+    for (const std::size_t n : {127U, 200U}) { // nothing passes, and the prompt goes on
+        in = data.input(0, prompt, 6), in.last_chunk = false;
+        in.probe = data.q(0, replay_at, 6).first(n);
+        refused(in, n == 127 ? "probe has 127 numbers; valid: a positive multiple of"
+                             : "probe has 200 numbers; valid: a positive multiple of");
+    }
     refused(replay_of(data, 0, replay_at, 31, true), "up to prefill_tokens = 170");
     const auto early = cache.attend(seq, 0, data.input(0, prompt), std::span(out).first(data.query_floats()));
     CHECK(std::string(early.what()).find("the prompt is not complete") != std::string::npos);
@@ -497,6 +511,94 @@ TEST_CASE("kvzip: bad input is refused, and the replay goes on") {
         for (std::size_t h = 0; h < small.kv_heads; ++h)
             CHECK(kept(cache, seq, l, h) == truth.kept(l, h, 40));
     refused(replay_of(data, 0, replay_at, 6, true), "valid: 0 behind a prompt that is complete");
+
+    auto sliding = replayed_in(40, 30);
+    sliding.attention.windows = {64, 0};
+    const auto none = replaying::open(sliding);
+    REQUIRE_FALSE(none);
+    CHECK(none.error().code == kvtl::errc::unsupported);
+    CHECK(none.error().message.find("attention.windows: 1 of 2 layers slide") != std::string::npos);
+    sliding.attention.windows = {400, 0}; // reaches over everything
+    CHECK(replaying::open(sliding));
+}
+
+TEST_CASE("kvzip_plus: attention counts by the value's size and the input of the token that attends") {
+    using cache_type =
+        cache_with<kvtl::presets::kvzip_plus, kvtl::engine_input::probe | kvtl::engine_input::x>;
+    const drift data(small, 400, 82);
+    constexpr std::size_t width = 24, dim = small.head_dim, stay = 30, pass = 20;
+    std::vector<float> inputs =
+        oracle::normal_values(400 * width, 83); // (tokens, width), alike in all layers
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] *= static_cast<float>(1 + i / width % 7);
+    const auto norms = oracle::normal_values(small.layers * small.kv_heads * dim * dim, 84);
+    const scratch_folder here;
+    kvtl::calibration_writer out_file(small, 5);
+    REQUIRE(out_file.add(kvtl::calibration_kind::value_norms, dim, norms));
+    REQUIRE(out_file.write(here.file("norms.cal")));
+    const auto length = [&](std::size_t token) {
+        const float* x = &inputs[token * width];
+        return std::sqrt(oracle::dot(x, x, width));
+    };
+    for (const bool calibrated : {false, true}) {
+        CAPTURE(calibrated);
+        const auto size_of = [&](std::size_t l, std::size_t h, std::size_t t) {
+            const float* v = data.value(l, static_cast<std::uint32_t>(t), h);
+            double sum = 0, squares = 0;
+            for (std::size_t d = 0; d < dim; ++d) {
+                const float* row = &norms[((l * small.kv_heads + h) * dim + d) * dim];
+                sum += std::fabs(static_cast<double>(v[d]));
+                squares += std::pow(oracle::dot(row, v, dim), 2);
+            }
+            return calibrated ? std::sqrt(squares) : sum;
+        };
+        auto c = sized<cache_type>(40, kvtl::engine_input::probe | kvtl::engine_input::x);
+        c.max_tokens = 400;
+        c.prefill_tokens = prompt + pass;
+        if (calibrated) c.calibration = here.file("norms.cal"), c.calibration_model = 5;
+        auto cache = open_cache<cache_type>(c);
+        const auto seq = *cache.begin();
+        naive_replay truth(data, [&](std::size_t l, std::size_t h, std::size_t t, std::size_t by) {
+            return size_of(l, h, t) / length(by);
+        });
+        feed_prompt(cache, seq, data, prompt - stay, SIZE_MAX, goes_on);
+        // The prompt's last tokens stay, and those behind them pass.
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            std::vector<float> q, k, v, x;
+            const auto add = [](std::vector<float>& to, std::span<const float> rows) {
+                to.insert(to.end(), rows.begin(), rows.end());
+            };
+            add(q, data.q(l, prompt - stay, stay)), add(q, data.q(l, replay_at, pass));
+            add(k, data.k(l, prompt - stay, stay)), add(k, data.k(l, replay_at, pass));
+            add(v, data.v(l, prompt - stay, stay)), add(v, data.v(l, replay_at, pass));
+            add(x, std::span(inputs).subspan((prompt - stay) * width, stay * width));
+            add(x, std::span(inputs).subspan(replay_at * width, pass * width));
+            kvtl::layer_input in{.q = q, .k = k, .v = v, .probe = data.q(l, replay_at, pass)};
+            in.passing = pass, in.last_chunk = false;
+            std::vector<float> out(q.size());
+            for (const std::size_t n : {std::size_t{0}, stay + pass + 1}) {
+                in.x = std::span(x).first(n);
+                const auto refused = cache.prefill(seq, l, in, out);
+                const std::string words =
+                    "x has " + std::to_string(n) + " numbers; valid: a positive multiple of tokens = 50";
+                CHECK_MESSAGE(std::string(refused.what()).find(words) != std::string::npos,
+                              std::string(refused.what()));
+            }
+            in.x = x;
+            require_ok(cache.prefill(seq, l, in, out));
+            out.erase(out.begin(), out.end() - static_cast<std::ptrdiff_t>(pass * data.query_floats()));
+            CHECK(truth.read(l, replay_at, pass, out) < exact);
+        }
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            auto in = replay_of(data, l, replay_at + pass, 11, true);
+            in.x = std::span(inputs).subspan((replay_at + pass) * width, 11 * width);
+            std::vector<float> out(11 * data.query_floats());
+            require_ok(cache.prefill(seq, l, in, out));
+            CHECK(truth.read(l, replay_at + pass, 11, out) < exact);
+        }
+        for (std::size_t l = 0; l < small.layers; ++l)
+            for (std::size_t h = 0; h < small.kv_heads; ++h)
+                CHECK(kept(cache, seq, l, h) == truth.kept(l, h, 40));
+    }
 }
 
 TEST_CASE("external_mask: what the engine does not want leaves, in prompt and decode; the window stays") {

@@ -123,6 +123,8 @@ void check(const CLI::App& app, const arguments& a) {
     engine::require_replaceable(a.gates, "--gates");
     require(a.votes != "-", "--votes: votes need a file");
     require(a.drift_tokens == 0 || !a.votes.empty(), "--drift-tokens: valid: with --votes");
+    require(a.drift_tokens != 0 || app.count("--drift-power") == 0,
+            "--drift-power: valid: with --drift-tokens");
     require(a.drift_power > 0 && a.drift_power <= 16, "--drift-power: valid: above 0, up to 16");
     engine::require_writable(a.votes, "--votes");
     engine::require_writable(a.json_file, "--json");
@@ -314,6 +316,10 @@ samples hear_text(arguments& a, std::optional<fits>& fit) {
     const std::size_t used = std::min(tokens.size(), a.max_tokens);
     const std::size_t piece = std::min<std::size_t>(a.piece_tokens, hyper.context);
     if (!a.votes.empty()) check_votes(hyper.shape, used, piece);
+    const std::size_t whole = std::min(piece, used);
+    require(a.drift_tokens < whole, "--drift-tokens is " + std::to_string(a.drift_tokens) +
+                                        "; valid: less than the " + std::to_string(whole) +
+                                        " tokens of a piece of the text");
     engine::thread_pool pool(a.threads);
     engine::transformer transformer(model, cache, pool, piece);
     engine::progress_bar bar("text", used);

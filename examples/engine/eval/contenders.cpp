@@ -7,7 +7,7 @@
 #include "progress.hpp"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -18,18 +18,17 @@ namespace {
 /// Returns what the cache wants. Throws bad_input.
 engine::cache_wants try_once(engine::cache_options& options, const std::vector<task>& tasks,
                              const char* program) {
-    std::set<std::pair<std::size_t, std::size_t>> sizes;
+    std::map<std::pair<std::size_t, std::size_t>, engine::cache_options> sizes;
     for (const task& t : tasks)
         for (const example& e : t.examples) {
-            const auto own = sized_for(options, t, e);
-            sizes.emplace(own.prefill_tokens, own.max_tokens);
+            auto own = sized_for(options, t, e);
+            const std::pair size(own.prefill_tokens, own.max_tokens);
+            sizes.emplace(size, std::move(own));
         }
-    if (sizes.empty()) sizes.emplace(options.prefill_tokens, options.max_tokens);
+    if (sizes.empty()) sizes.emplace(std::pair(options.prefill_tokens, options.max_tokens), options);
     engine::cache_wants wants;
-    for (const auto& [prefill, most] : sizes) {
-        engine::cache_options own = options;
-        own.prefill_tokens = prefill;
-        own.max_tokens = most;
+    for (auto& [size, own] : sizes) {
+        own.io = options.io;
         wants = engine::open_or_fall_back(own, program)->wants();
         engine::forget_file();
         options.io = own.io;

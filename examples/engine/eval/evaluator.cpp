@@ -97,9 +97,8 @@ std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std:
 engine::cache_options sized_for(engine::cache_options options, const task& of, const example& e) {
     const engine::cache_wants budgets = engine::policy_wants(options.policy);
     if (budgets.evicts && !budgets.retrieves) {
-        options.prefill_tokens = budgets.by_chunk
-                                     ? std::min(e.prefill, engine::most_of_a_layer(options) + block_tokens)
-                                     : e.prefill;
+        options.prefill_tokens = e.prefill;
+        options.chunk_tokens = block_tokens;
         options.max_tokens = of.most_tokens(e);
     }
     return options;

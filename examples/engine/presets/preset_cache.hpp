@@ -13,6 +13,7 @@
 #include "votes.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <type_traits>
@@ -212,8 +213,22 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 if constexpr (requires { c.budget.importance; })
                     c.budget.importance = prepared.votes.importance;
             }
+        if constexpr (kvtl::evicts_by_chunk<Preset>())
+            if (o.chunk_tokens != 0 && o.prefill_tokens != 0 &&
+                c.prefill_tokens == o.prefill_tokens + passing) // no setting says otherwise
+                c.prefill_tokens = std::min(c.prefill_tokens, most_of_a_layer(c) + o.chunk_tokens + passing);
         c.engine_inputs = o.engine_inputs;
         return prepared;
+    }
+
+    /// Entries per head that a layer keeps at most: budget.cap times the mean where layers differ.
+    [[nodiscard]] static std::size_t most_of_a_layer(const typename manager::config& c) noexcept {
+        const std::size_t mean = c.keep_tokens != 0 ? c.keep_tokens : c.attend_tokens;
+        if constexpr (layers_differ)
+            if (!c.budget.importance.empty())
+                return static_cast<std::size_t>(
+                    std::ceil(static_cast<double>(c.budget.cap) * static_cast<double>(mean)));
+        return mean;
     }
 
     /// Of the calibration kinds that the codec reads, those that only training makes.

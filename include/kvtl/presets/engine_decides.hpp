@@ -9,16 +9,18 @@
 //                    Every head keeps keep_tokens, or its layer's share of them: the importance of layers is an input
 //                    (budget.importance), and without it all are equal. The chunk's last tokens may be the probe's own, and pass
 //                    (layer_input::passing). A conversation has such a sequence for each of its episodes
-//                    (kvtl/store/episodes.hpp). prefill_tokens is keep_tokens + chunk + probe, whatever the
-//                    prompt's length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
+//                    (kvtl/store/episodes.hpp). prefill_tokens is the most that a layer keeps (keep_tokens;
+//                    up to budget.cap times as many with budget.importance), a chunk and the probe, whatever the prompt's
+//                    length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
 //   kvzip            the model reads the prompt once more, and an entry scores by the most attention that it gets
-//                    meanwhile (KVzip). Heads of all layers compete; 4 sinks, and the last token. The replayed tokens come as
+//                    meanwhile (KVzip). Heads of all layers of a shard compete; 4 sinks, and the last token. The replayed tokens come as
 //                    chunks in which all tokens pass (layer_input::passing), with their queries as the probe. The
 //                    last such chunk is the prompt's last_chunk. The cache holds the whole prompt until then:
-//                    prefill_tokens is the prompt and a chunk of the replay. Needs engine_input::probe.
+//                    prefill_tokens is the prompt and a chunk of the replay. No layer may slide. Needs engine_input::probe.
 //   kvzip_plus       the same with KVzip+'s score: attention times the size of the value after the output projection,
 //                    by section value_norms of config.calibration (otherwise the sum of its absolute values), divided
-//                    by the length of the replayed token's input of the layer. Needs engine_input::x, too.
+//                    by the length of the replayed token's input of the layer, behind its norm. Needs engine_input::x,
+//                    too.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room

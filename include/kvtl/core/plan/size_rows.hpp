@@ -67,6 +67,11 @@ template <class Types> class row_sizes {
         retention_plan& p = plan;
         p.layers = cache.model.layers, p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
         p.logits = cache.model.logits;
+        if (Types::replays && p.layers != g.layers()) // they would drop rows that the replay is to score
+            return status::failure(errc::unsupported,
+                                   "attention.windows: %u of %u layers slide, and the preset replays "
+                                   "prompts; valid: no layer that slides",
+                                   g.layers() - p.layers, g.layers());
         p.hands_over = Types::hands_over;
         p.lanes_per_head = score::per_query_head ? p.group : 1;
         p.lane_group = score::per_query_head ? 1 : p.group;

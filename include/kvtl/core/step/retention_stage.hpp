@@ -437,7 +437,7 @@ template <class Types> class retention_stage {
                                    "prefill: q is empty; valid: the chunk's queries, retention %s reads them",
                                    Types::retention::name.data());
         if constexpr (score::source == score_source::probe) {
-            if ((in.last_chunk || Types::evicts_by_chunk) &&
+            if ((in.last_chunk || Types::evicts_by_chunk || (Types::replays && !in.probe.empty())) &&
                 (in.probe.empty() || in.probe.size() % book_.plan.query_floats() != 0))
                 return status::failure(errc::invalid_argument,
                                        "prefill: probe has %zu numbers; valid: a positive multiple of "
