@@ -207,8 +207,13 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     /// before; a unit in a frame that goes to another sequence has left, and is read again when it is chosen, or with prefetch(seq).
     /// Between steps: no other thread in a call (it would get errc::busy, and so would begin(), from now on). Refused
     /// (errc::unsupported) where nothing lies on storage, where sequences share their frames (config.share), and where layers have
-    /// memory in turn; errc::writes_pending until retry_writes(). Decisions of clusters that grow depend on who
-    /// is in memory, so their bits depend on shares. Cold: waits for all transfers, and copies frames that are in use.
+    /// memory in turn; errc::writes_pending until retry_writes(). Where the memory is locked it is errc::unsupported, too: weights are as they
+    /// were then, but from the first call on the frames are those of the open sequences. Decisions of clusters that grow depend on who
+    /// is in memory, so their bits depend on shares. Units that stay keep the order in which they would leave, and nothing else that the
+    /// replacement policy knew: counts and ghosts are lost, and with one that evicts the newest first (lifo) the order turns round.
+    /// Units in borrowed frames leave, and a selection and what was read ahead are given up. So it is with begin(), end(), fork() and
+    /// load() after the first call, in the shards of their sequence.
+    /// Cold: waits for all transfers, and copies frames that are in use; resident_bytes_peak begins anew.
     [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept {
         return calls::share_of(seq, weight, rare_calls_of<types>);
     }

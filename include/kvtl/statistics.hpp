@@ -127,10 +127,12 @@ struct statistics {
     std::uint64_t bytes_moved_by_forks = 0; ///< units that left a shared place, and pages that a fork copied
     std::uint64_t storage_bytes =
         0; ///< space of the file that holds live pages, at its peak; shared pages count once
-    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache: peak since open() or resize()
-    std::uint64_t borrowed_bytes = 0;      ///< unused bytes of index and metadata that serve as frames now
-    std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
-    std::uint64_t kept_bytes = 0;          ///< bytes of all entries currently held, encoded or not
+    /// DRAM in use for the cache: peak since open(), resize() or set_share(), and after that one since begin(), end(), fork() or
+    /// load(), too
+    std::uint64_t resident_bytes_peak = 0;
+    std::uint64_t borrowed_bytes = 0; ///< unused bytes of index and metadata that serve as frames now
+    std::uint64_t kept_entries = 0;   ///< entries (per KV head) that retention holds now
+    std::uint64_t kept_bytes = 0;     ///< bytes of all entries currently held, encoded or not
     choice_counts choosing;
     phase_times phase_ns;
     memory_parts bytes_by_part;

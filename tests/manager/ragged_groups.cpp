@@ -124,6 +124,40 @@ TEST_CASE_TEMPLATE("reading ahead into the least memory changes no bit", P, by_f
     }
 }
 
+TEST_CASE("nothing leaves for what a sequence reads back, though what is free lies in pieces") {
+    using cache_type = cache_of<by_sieve>;
+    const drift data(small, max_tokens, 63);
+    auto c = config_for<cache_type>(160);
+    c.memory_bytes = least_memory<cache_type>(c) + 3000;
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto cache = open_cache<cache_type>(c);
+    auto& store = kvtl::shard_access::of(cache, 0).store();
+    std::size_t came = 0, left = 0, pieces = 0;
+    const auto resident = [&] {
+        std::vector<bool> there;
+        for (std::uint32_t id = 0; id < small.layers; ++id)
+            for (std::uint32_t u = 0; u < store.at(id).state().units; ++u)
+                there.push_back(store.at(id).residency(u).frames() != kvtl::none);
+        return there;
+    };
+    static_cast<void>(run(cache, data, [&](auto& one, std::size_t layer) {
+        if (layer > 0) return;
+        const auto before = resident();
+        require_ok(cache.prefetch(one.id()));
+        const auto after = resident();
+        for (std::size_t u = 0; u < before.size(); ++u)
+            came += !before[u] && after[u] ? 1 : 0, left += before[u] && !after[u] ? 1 : 0;
+        const auto& slots = store.pools()[0];
+        for (std::uint32_t id = 0; id < small.layers; ++id)
+            for (std::uint32_t u = 0; u < store.at(id).state().units; ++u)
+                if (const auto l = store.at(id); l.residency(u).frames() == kvtl::none)
+                    pieces += store.frames_of(l, u) <= slots.free() && !store.has_room(l, u, slots) ? 1 : 0;
+    }));
+    CHECK(came > 0);
+    CHECK(pieces > 0);
+    CHECK(left == 0);
+}
+
 TEST_CASE_TEMPLATE("a read that failed, or brought something else, is as if nobody had asked", P, by_fifo,
                    by_sieve) {
     using cache_type = cache_of<P>;

@@ -114,6 +114,35 @@ TEST_CASE_TEMPLATE("frames follow weights, and every token is attended as before
     CHECK(std::max({one.error(), two.error(), three.error()}) < exact);
 }
 
+TEST_CASE("slots that do not divide a page are never more than memory has") {
+    using cache_type = in_memory_cache<kvtl::presets::quest>;
+    auto c = roomy<cache_type>(3);
+    c.shape.head_dim = 96;
+    c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
+    const drift data(c.shape, max_tokens, 3);
+    auto cache = open_cache<cache_type>(c);
+    const auto at_first = frames_of(cache);
+    REQUIRE(4096 % kvtl::shard_access::of(cache, 0).store().pools()[0].frame_bytes() != 0);
+    std::vector<reader<cache_type>> readers;
+    for (const std::size_t tokens : {400U, 300U, 200U}) {
+        readers.emplace_back(cache, data, 5);
+        readers.back().prefill(tokens);
+        readers.back().decode(5);
+    }
+    for (int i = 0; i < 60; ++i) {
+        const auto step = static_cast<float>(i);
+        require_ok(cache.set_share(readers[0].id(), 1 + 0.02F * step));
+        require_ok(cache.set_share(readers[1].id(), 1 + 0.011F * step));
+        REQUIRE(sum(frames_of(cache)) <= sum(at_first));
+        REQUIRE(sum(frames_of(cache)) + 3 > sum(at_first));
+    }
+    for (auto& r : readers) {
+        r.decode(20);
+        r.check_tokens();
+        CHECK(r.error() < exact);
+    }
+}
+
 TEST_CASE("sequences that come, go, fork, are saved and weighed at random have the frames that a model gives "
           "them") {
     using cache_type = in_memory_cache<kvtl::presets::dynakv>;
@@ -275,6 +304,34 @@ TEST_CASE_TEMPLATE("what a sequence had chosen comes back, no bit changes, and f
     CHECK(rate > 0.5);
     idle.decode(30), same.decode(30);
     if (std::is_same_v<Preset, kvtl::presets::quest>) CHECK(same_bits(idle.outputs(), same.outputs()));
+    idle.check_tokens();
+}
+
+TEST_CASE("what a query had read ahead lands before the rest comes back") {
+    using cache_type = in_memory_cache<kvtl::presets::quest>;
+    auto c = roomy<cache_type>(2, std::size_t{2} << 20, 400);
+    c.shape.head_dim = 48; // pages in which groups begin and end
+    c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{2} << 20);
+    const drift data(c.shape, max_tokens, 3);
+    auto cache = open_cache<cache_type>(c), other = open_cache<cache_type>(c);
+    reader<cache_type> idle(cache, data, 0), same(other, data, 0);
+    idle.prefill(700), same.prefill(700);
+    idle.decode(5), same.decode(5);
+    bool ahead = false;
+    for (int i = 0; i < 10; ++i) {
+        const auto busy = cache.begin();
+        REQUIRE(busy.ok());
+        require_ok(cache.set_share(*busy, 1e6F)); // all but the least
+        require_ok(cache.end(*busy));
+        const auto before = cache.stats().read_bytes;
+        for (std::size_t l = 0; l < model.layers; ++l)
+            require_ok(cache.prefetch(idle.id(), l, idle.input(l, idle.tokens(), 1).q));
+        ahead = ahead || cache.stats().read_bytes > before;
+        require_ok(cache.prefetch(idle.id()));
+        idle.decode(1), same.decode(1);
+        REQUIRE(same_bits(idle.outputs(), same.outputs()));
+    }
+    CHECK(ahead);
     idle.check_tokens();
 }
 

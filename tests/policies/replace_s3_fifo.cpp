@@ -1,5 +1,6 @@
 // s3_fifo against three queues, and the decisions of its paper one by one.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/save/identity.hpp>
 #include <kvtl/policies/replace_s3_fifo.hpp>
 
 #include "support/replacement_models.hpp"
@@ -14,6 +15,12 @@ kvtl_test::s3_fifo_model model_of(const s3_fifo::config& c, std::uint32_t frames
     const std::uint32_t small = c.small_percent == 0 ? 0 : std::max(1U, frames * c.small_percent / 100);
     return {small, frames - small, static_cast<int>(c.promote_above)};
 }
+
+/// What a save knows of the policy as it was.
+struct of_before {
+    static constexpr std::string_view name = s3_fifo::name;
+    using config = s3_fifo::config;
+};
 
 constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
 
@@ -91,6 +98,10 @@ TEST_CASE("the ghost holds as many as main and forgets the oldest") {
     c.admit(19, 1); // remembered: into main
     c.admit(0, 0);  // forgotten when 18 left: behind 19 and 20 on probation
     CHECK(c.evict() == 19 % 20);
+}
+
+TEST_CASE("a save whose ghost has other buckets is told apart, even where its block is as large") {
+    CHECK(fingerprint_of_replacement<s3_fifo>({}) != fingerprint_of_replacement<of_before>({}));
 }
 
 TEST_CASE("with fewer frames the ghost forgets what main would not hold either") {

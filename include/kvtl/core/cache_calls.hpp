@@ -473,6 +473,7 @@ template <element E> class cache_calls {
     /// Of a sequence that holds nothing.
     void forget(sequence_id seq) noexcept {
         static_cast<void>(core_->calls.slots.end(seq));
+        core_->shares.set_weight(seq.slot, 0);
         core_->calls.slots.free(seq);
     }
     /// All shards that have a part of an open sequence, for one call.

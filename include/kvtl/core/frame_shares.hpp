@@ -39,7 +39,7 @@ class frame_shares {
   public:
     [[gnu::cold]] void settle(const shard_division& division, std::uint32_t max_sequences) {
         division_ = division;
-        weight_.assign(max_sequences, 0.0F);
+        weight_ = std::vector<std::atomic<float>>(max_sequences);
         frames_.assign(max_sequences, 0);
     }
     /// What divides the frames, once a weight has been set; before that null.
@@ -54,7 +54,7 @@ class frame_shares {
     /// Nothing has been divided since begin(), and nothing is.
     void cancel() noexcept { calls_ = nullptr; }
     [[nodiscard]] float weight(std::uint32_t slot) const noexcept { return weight_[slot]; }
-    /// 0: the sequence has ended.
+    /// 0: the sequence has ended, which may come while another thread divides.
     void set_weight(std::uint32_t slot, float weight) noexcept { weight_[slot] = weight; }
 
     /// Whether a sequence may have such a weight beside those of the others.
@@ -64,7 +64,7 @@ class frame_shares {
                                    "set_share: weight is %g; valid: a positive number",
                                    static_cast<double>(weight));
         double others = 0;
-        each_beside(slot, [&](std::uint32_t i) { others += i == slot ? 0.0 : weight_[i]; });
+        each_beside(slot, [&](std::uint32_t i) { others += i == slot ? 0.0F : weight_[i].load(); });
         const double all = divided(r), least = r.fewest - r.fixed;
         if (all * weight >= least * (others + weight)) return {};
         return status::failure(
@@ -116,8 +116,8 @@ class frame_shares {
 
     shard_division division_;
     std::atomic<const rare_shard_calls*> calls_{nullptr};
-    std::vector<float> weight_;         ///< per sequence; 0: not open
-    std::vector<std::uint32_t> frames_; ///< per sequence
+    std::vector<std::atomic<float>> weight_; ///< per sequence; 0: not open
+    std::vector<std::uint32_t> frames_;      ///< per sequence
 };
 
 }} // namespace kvtl::v0

@@ -301,7 +301,7 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
         view = *read;
     }
     made->identity = identity_of(c, g, p, read_into);
-    made->replacement = fingerprint_of_slot(Policies::replacement::name, c.replacement);
+    made->replacement = fingerprint_of_replacement<typename Policies::replacement>(c.replacement);
     for (std::uint32_t s = 0; s < shards; ++s) {
         auto& shard = made->own_shards[s];
         shard.init_sequences(sequence_tables::take(carve, p.division, p.max_sequences, g.layers()),

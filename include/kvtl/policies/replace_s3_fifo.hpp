@@ -110,6 +110,7 @@ class ghost_queue {
 struct s3_fifo {
     static constexpr std::string_view name = "s3_fifo";
     static constexpr bool names_lanes = true;
+    static constexpr std::uint32_t block_form = 2; ///< since the ghost has no power of two of buckets
     struct config {
         std::uint32_t small_percent = 10; ///< share of the frames for new units; 0 to 100
         std::uint32_t promote_above = 1;  ///< uses on probation that a unit must exceed; 0 to 2

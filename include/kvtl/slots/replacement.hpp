@@ -17,7 +17,8 @@
 // line in handles, or bends down; blocks of no more than 16 bytes beyond it fit as well.
 //
 // A policy that keeps lane numbers in its memory defines `names_lanes`. With `keeps_nothing`, units that a step has
-// read are evicted at its end.
+// read are evicted at its end. A policy whose memory means something else than it did, in a block that may be as large, has
+// another `block_form`, a number: saves of before are then loaded without their units in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -97,11 +97,12 @@ fingerprint_of(std::span<const identity_field> fields) noexcept {
     return hash.value();
 }
 
-/// A number for a policy and its settings.
-template <class Config>
-[[nodiscard, gnu::cold]] std::uint64_t fingerprint_of_slot(std::string_view policy, const Config& config) {
+/// A number for a replacement policy, its settings and what its memory means (slots/replacement.hpp).
+template <class Policy>
+[[nodiscard, gnu::cold]] std::uint64_t fingerprint_of_replacement(const typename Policy::config& config) {
     identity_list all;
-    all.slot("", policy, config);
+    all.slot("", Policy::name, config);
+    if constexpr (requires { Policy::block_form; }) all.add("block_form", Policy::block_form);
     return fingerprint_of(all.take());
 }
 

@@ -209,6 +209,10 @@ template <class Types> class retrieval_stage {
         r_.begin_call();
         if (status s = r_.check_complete(lanes); !s) return s;
         if (status s = r_.bring(slot, layer); !s) return s;
+        // What was read ahead for the layer lands first: pages of fixed groups may serve units that come now, too.
+        if (prefetch_slot* a = r_.ahead.find(slot, layer);
+            a != nullptr && !r_.step.land_prefetch(lanes, a->io_batch).ok())
+            r_.ahead.release(a, lanes, runner::fate::dropped);
         return r_.step.read_back(lanes);
     }
 
@@ -471,7 +475,8 @@ template <class Types> class retrieval_stage {
             for (pool& p : r_.pools) r_.store.limit_frames(p, usual, large);
         } else {
             const auto part = [&](std::size_t i) -> pool_part {
-                const std::uint32_t slot = slot_of_pool(i), n = slot < of.size() ? own_frames(of[slot]) : 0;
+                const std::uint32_t slot = slot_of_pool(i),
+                                    n = slot < of.size() ? part_of(of[slot], frames, usual) : 0;
                 return {n + gone, n};
             };
             for (std::size_t i = 0; i < r_.pools.size(); ++i) {
@@ -542,6 +547,13 @@ template <class Types> class retrieval_stage {
         const std::size_t bytes =
             std::size_t{pages - std::min(pages, r_.plan.page_frames)} * r_.store.format().page_bytes;
         return static_cast<std::uint32_t>(bytes / r_.pools[0].frame_bytes());
+    }
+    /// The same where a pool of `frames` pages has `usual`: parts of pools that divide their pages are together no more than as
+    /// many equal ones, whatever is rounded.
+    [[nodiscard]] std::uint32_t part_of(std::uint32_t pages, std::uint32_t frames,
+                                        std::uint32_t usual) const noexcept {
+        const std::uint32_t fixed = r_.plan.page_frames;
+        return static_cast<std::uint32_t>(std::uint64_t{pages - fixed} * usual / (frames - fixed));
     }
     /// The sequence whose pool that is, where each has one.
     [[nodiscard]] std::uint32_t slot_of_pool(std::size_t i) const noexcept {

@@ -317,7 +317,7 @@ template <class Types> class step_runner {
             const auto chosen = l.chosen_before();
             for (std::uint32_t u = 0; u < l.state().units; ++u) {
                 if ((chosen[u / 64] >> (u % 64) & 1) == 0 || l.residency(u).frames() != none) continue;
-                if (frames.free() < store_->frames_of(l, u)) continue;
+                if (!store_->has_room(l, u, frames)) continue;
                 if (!plan_back(lanes, i, u)) {
                     if (f.items().empty()) return {}; // frames are free, but not side by side
                     if (status s = finish_back(lanes); !s) return s;

@@ -180,12 +180,15 @@ template <class Replacement> class alignas(64) frame_pool {
         return i;
     }
 
+    /// Whether `n` free frames lie in a row, for pools in which everything is a run.
+    [[nodiscard]] bool has_run(std::uint32_t n) const noexcept {
+        return std::any_of(&gaps_[n], &gaps_[longest_run_] + 1, [](std::uint32_t c) { return c > 0; });
+    }
     /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run, of at most
     /// `unit_pages` frames. Looks first where a run was freed last, else behind the one that was taken last.
     [[nodiscard]] std::uint32_t pop_run(std::uint32_t n) noexcept {
         assert(n > 0 && n <= longest_run_);
-        if (std::all_of(&gaps_[n], &gaps_[longest_run_] + 1, [](std::uint32_t c) { return c == 0; }))
-            return none;
+        if (!has_run(n)) return none;
         for (std::uint32_t first = search_from_;;) {
             const std::uint32_t room = free_from(first);
             if (room >= n) return take_run(first, n);
@@ -305,8 +308,9 @@ template <class Replacement> class alignas(64) frame_pool {
         }
     }
     /// The pool has `own` frames of its own from now on, of which the first `there` are there, as many as now at least. Bytes and
-    /// records of those that are there now have been moved, and nothing is borrowed. The replacement policy begins anew, with
-    /// the units in the order of the list.
+    /// records of those that are there now have been moved, and nothing is borrowed. The replacement policy begins anew: it admits
+    /// the units in the order of the list, and has neither counts nor ghosts of before. One that evicts the newest first
+    /// turns the order round.
     void move(const typename Replacement::config& config, std::byte* memory, std::uint32_t own,
               std::uint32_t there, const tables& t, std::uint32_t unit_pages) noexcept {
         assert(borrowed() == 0 && there_ <= there && there <= own);

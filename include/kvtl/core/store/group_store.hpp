@@ -77,6 +77,10 @@ template <class Types> class group_store : public page_store<Types> {
         const std::uint32_t frame = p_.pools[0].frame_bytes();
         return (page_format::ragged_bytes(group(), l.extent(u).bytes) + frame - 1) / frame;
     }
+    /// Whether a group that is not resident may come in, and nobody has to leave for it.
+    [[nodiscard]] bool has_room(const lane& l, std::uint32_t u, const pool& slots) const noexcept {
+        return ragged ? slots.has_run(frames_of(l, u)) : slots.free() > 0;
+    }
     // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a group resident. False, and nothing planned, when slots, page frames or

@@ -24,11 +24,11 @@ template <class Types> class unit_store : public page_store<Types> {
     unit_store() = default;
     explicit unit_store(const parts& p) noexcept : base(p) {}
 
-    /// Pages that a unit's entries fill, and bytes of their records.
-    /// Frames that a unit takes that is not resident, at most.
-    [[nodiscard]] std::uint32_t frames_of(const lane& l, std::uint32_t u) const noexcept {
-        return pages_of(l, u);
+    /// Whether a unit that is not resident may come in, and nobody has to leave for it.
+    [[nodiscard]] bool has_room(const lane& l, std::uint32_t u, const pool& frames) const noexcept {
+        return frames.free() >= pages_of(l, u);
     }
+    /// Pages that a unit's entries fill, and bytes of their records.
     [[nodiscard]] std::uint32_t pages_of(const lane& l, std::uint32_t u) const noexcept {
         return ragged ? l.extent(u).pages : p_.format.pages_for(l.unit(u).entries);
     }
