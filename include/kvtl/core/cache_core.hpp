@@ -29,7 +29,7 @@ template <element E> struct cache_core {
     shard_division division;
     memory_parts parts;
     std::string_view preset;   ///< its name
-    std::string_view products; ///< of attention (planner::products)
+    std::string_view products; ///< of attention (cache_planner::products)
     bool stores = false;       ///< entries are units on storage, and some are chosen
     bool residency_decides = false;
     bool needs_mass = false; ///< it evicts by attention mass

@@ -1,7 +1,7 @@
 // The knobs of a config that change how much memory a cache needs at least, and the sentence that names the one
 // that would help most.
 //
-// What:   planner::too_small() turns each knob step by step and plans again, until memory_bytes holds the cache: the
+// What:   cache_planner::too_small() turns each knob step by step and plans again, until memory_bytes holds the cache: the
 //         sentence is computed, not guessed. A step halves a number (shards become one); the preset's own size knobs
 //         (Preset::shrink, or tokens_per_cluster) take one turn. A knob that is not enough after a
 //         few steps is named with one.
