@@ -280,7 +280,18 @@ TEST_CASE_FIXTURE(fixture,
     options.max_tokens = t.most_tokens();
     options.policy = "epicache";
     options.keep_tokens = options.attend_tokens = 64;
-    CHECK(eval::sized_for(options, t, e).prefill_tokens == 64 + eval::block_tokens);
+    // The cache has room for a chunk and what is left of earlier ones, not for the prompt.
+    auto own = eval::sized_for(options, t, e);
+    CHECK(own.chunk_tokens == eval::block_tokens);
+    const auto by_chunk = engine::least_memory(own);
+    own.prefill_tokens = 64 + eval::block_tokens;
+    const auto as_long = engine::least_memory(own);
+    own.prefill_tokens = e.prefill;
+    own.chunk_tokens = 0;
+    const auto whole = engine::least_memory(own);
+    REQUIRE((by_chunk.ok() && as_long.ok() && whole.ok()));
+    CHECK(by_chunk->total() == as_long->total());
+    CHECK(by_chunk->total() != whole->total());
     eval::evaluator evaluator(model, words, pool, options, engine::policy_wants(options.policy), "test");
     evaluator.record(t, e);
     const auto with = [&](const kvtl::episodes_config& episodes) {
