@@ -52,9 +52,9 @@ struct cache_options {
     std::size_t attend_tokens = 0;
     std::size_t keep_tokens = 0;    ///< 0: what the policy does by default
     std::size_t prefill_tokens = 0; ///< longest prompt; 0: max_tokens. Who evicts keeps room to decode
-    std::size_t chunk_tokens =
-        0; ///< of a prompt, at most: who evicts after each has room for one and what is left of earlier
-           ///< ones, not for prefill_tokens; 0: for these
+    /// Longest chunk of a prompt. A policy that evicts after each chunk has room for one chunk and for what it kept of earlier
+    /// ones. 0: it has room for prefill_tokens.
+    std::size_t chunk_tokens = 0;
     unsigned shards = 0;    ///< KV head h belongs to shard h % shards; 0: what opens it decides, else one
     std::string io;         ///< "uring", "posix" or "memory"
     std::string path;       ///< unused by "memory"

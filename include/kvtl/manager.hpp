@@ -199,21 +199,23 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
         return calls::resize_to(memory_bytes, rare_calls_of<types>);
     }
 
-    /// From now on the frames of the cache are those of the open sequences, by weight: one of weight 2 has twice as many as one of
-    /// weight 1, which all have until this is called for them. A sequence that ends leaves its frames to the others; one that begins, is loaded or
-    /// forked takes its part. Each keeps at least the frames that its preset needs; a weight that would leave fewer is refused
-    /// (errc::bound_too_small), with the least valid one. Until the first call every sequence has memory / max_sequences, open or
-    /// not. Sequences of one shard divide its frames, where shards divide sequences. The cache takes no more memory than
-    /// before; a unit in a frame that goes to another sequence has left, and is read again when it is chosen, or with prefetch(seq).
-    /// Between steps: no other thread in a call (it would get errc::busy, and so would begin(), from now on). Refused
-    /// (errc::unsupported) where nothing lies on storage, where sequences share their frames (config.share), and where layers have
-    /// memory in turn; errc::writes_pending until retry_writes(). Where the memory is locked it is errc::unsupported, too: weights are as they
-    /// were then, but from the first call on the frames are those of the open sequences. Decisions of clusters that grow depend on who
-    /// is in memory, so their bits depend on shares. Units that stay keep the order in which they would leave, and nothing else that the
-    /// replacement policy knew: counts and ghosts are lost, and with one that evicts the newest first (lifo) the order turns round.
-    /// Units in borrowed frames leave, and a selection and what was read ahead are given up. So it is with begin(), end(), fork() and
-    /// load() after the first call, in the shards of their sequence.
-    /// Cold: waits for all transfers, and copies frames that are in use; resident_bytes_peak begins anew.
+    /// Divides the frames of the cache among its open sequences by weight: one of weight 2 gets twice as many as one of weight 1.
+    /// An open sequence has weight 1 until this call sets another. Before the first call each of max_sequences has an equal
+    /// part, open or not.
+    ///   - A sequence that ends leaves its frames to the others. One that begins, is loaded or forked takes its part.
+    ///   - Each sequence keeps at least the frames that its preset needs. If shards divide sequences, the sequences of a shard
+    ///     divide its frames. The cache takes no more memory than before.
+    ///   - Units in frames that change hands are evicted, and so are units in borrowed frames. A step that chooses them reads
+    ///     them again, or prefetch(seq) does. A selection and prefetches are cancelled.
+    ///   - Units that stay keep the order of eviction, which lifo turns round. Counts and ghosts of the replacement policy
+    ///     are lost. The bits of clusters that grow by entries depend on what is in memory, and so on shares.
+    ///   - Call it between steps, with no other thread in a call. After the first call this also holds for begin(), end(),
+    ///     fork() and load(), in the shards of their sequence.
+    /// Errors: bound_too_small: the weight leaves too few frames; the message has the least valid one. busy. writes_pending
+    /// until retry_writes(). unsupported: nothing lies on storage, sequences share their frames (config.share), layers have
+    /// memory in turn, or the memory is locked after resize(). In the last case weights stay as they were, but a first call
+    /// has given each open sequence an equal part.
+    /// Cost: waits for all transfers, and copies each frame in use behind a border that moves.
     [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept {
         return calls::share_of(seq, weight, rare_calls_of<types>);
     }

@@ -3,7 +3,7 @@
 //   part of a sequence = max(what its preset needs, level * weight), with the level at which all parts are all frames
 //
 // What:   weights of the open sequences. Until one is set each of max_sequences has an equal part, whether it is open or not.
-//         From then on the frames are those of the open ones.
+//         After that the open sequences divide all frames.
 // Cost:   a pass over the sequences of a shard, and one more for each that its weight alone would leave less than the least.
 // SPDX-License-Identifier: MIT
 #pragma once
