@@ -20,7 +20,7 @@ template <class Preset> class planner_for {
 
   private:
     kvtl::planner<kvtl::policies_of<Preset>> planner_;
-    kvtl::planned_for cache_;
+    kvtl::plan_inputs cache_;
 };
 
 } // namespace kvtl_test

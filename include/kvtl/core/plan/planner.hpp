@@ -90,8 +90,8 @@ struct sized_cache {
                           plan.model.kv_heads * plan.model.dim * 4;
     }
 };
-/// The model of a cache, whose layers count stores, and what it stands on.
-struct planned_for {
+/// What a plan depends on beside the settings. Layers of the model count stores.
+struct plan_inputs {
     geometry model;
     std::uint32_t device_page = 4096; ///< bytes
     std::size_t calibration_bytes = 0;
@@ -105,8 +105,8 @@ class cache_planner {
     virtual ~cache_planner() = default;
 
     /// As much as memory_bytes allows: the bytes of everything.
-    [[nodiscard, gnu::cold]] result<std::size_t> plan(const planned_for& cache) {
-        const auto least_bytes = least(cache);
+    [[nodiscard, gnu::cold]] result<std::size_t> plan(const plan_inputs& inputs) {
+        const auto least_bytes = least(inputs);
         if (!least_bytes) return least_bytes;
         if (*least_bytes > settings().memory_bytes) return too_small();
         grow();
@@ -114,16 +114,16 @@ class cache_planner {
     }
 
     /// With the least memory, and how much that is: what memory_bytes is does not matter, as long as it is not 0.
-    [[nodiscard, gnu::cold]] result<std::size_t> least(const planned_for& cache) {
+    [[nodiscard, gnu::cold]] result<std::size_t> least(const plan_inputs& inputs) {
         const common_settings& c = settings();
-        for_ = cache;
-        const geometry& model = for_.model;
+        inputs_ = inputs;
+        const geometry& model = inputs_.model;
         if (status s = check(); !s) return s;
         sizes = {};
-        sizes.calibration_bytes = (for_.calibration_bytes + 63) / 64 * 64;
+        sizes.calibration_bytes = (inputs_.calibration_bytes + 63) / 64 * 64;
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
         auto row_layers = row_plan::make(c.attention.windows, model.layers(), max_tokens, rewindable(),
-                                         for_.calibration_bytes != 0);
+                                         inputs_.calibration_bytes != 0);
         if (!row_layers) return row_layers.error();
         sizes.row_layers = *std::move(row_layers);
         cache_plan& p = sizes.plan;
@@ -133,7 +133,7 @@ class cache_planner {
                    model.head_dim(),
                    facts.layer_units ? model.kv_heads() : 1,
                    {model.logit_scale(), c.attention.softcap, products() == "relaxed"}};
-        p.device_page = for_.device_page;
+        p.device_page = inputs_.device_page;
         p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
         p.division.by_sequence = facts.one_shard || c.shard_by == division::sequences;
         p.division.shards =
@@ -159,7 +159,7 @@ class cache_planner {
     [[nodiscard, gnu::cold]] std::string_view products() const noexcept {
         const common_settings& c = settings();
         if (c.precision == precision::exact) return "exact";
-        if (!simd::relaxed_products_of(for_.model.head_dim()))
+        if (!simd::relaxed_products_of(inputs_.model.head_dim()))
             return "exact: head_dim has no relaxed products";
         if (facts.evicts_by_mass && c.attention.windows.empty())
             return "exact: the preset evicts by attention mass";
@@ -209,7 +209,7 @@ class cache_planner {
         return r.size_records(lanes, r.ragged ? 0 : promised, p);
     }
 
-    [[nodiscard]] const geometry& model() const noexcept { return for_.model; }
+    [[nodiscard]] const geometry& model() const noexcept { return inputs_.model; }
 
   private:
     static_assert(most_read_through_pages == io_batch::max_request_pages);
@@ -354,7 +354,7 @@ class cache_planner {
             const std::string change = k == knob::size ? turned->turn_size(*this) : turn(k, turned->knobs());
             if (change.empty()) break;
             // Bases of a smaller rank would be smaller too: what is said is enough.
-            const auto least_bytes = turned->least(for_);
+            const auto least_bytes = turned->least(inputs_);
             if (!least_bytes) break;
             if (first.empty()) first = change, first_least = *least_bytes;
             if (*least_bytes > settings().memory_bytes) continue;
@@ -371,7 +371,7 @@ class cache_planner {
         return n;
     }
 
-    planned_for for_;
+    plan_inputs inputs_;
 };
 
 /// Adds the bytes of rows that are attended whole, and of what belongs to them, in all shards.
