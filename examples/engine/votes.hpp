@@ -1,5 +1,5 @@
 // Files of votes: which query heads of a model retrieve, and how much an eviction hurts each of its layers. CompressKV reads
-// both (retention.votes, budget.importance); kvtl-calibrate --votes finds them. Text, a line per layer:
+// both (retention.votes, budget.importance), EpiCache the layers; kvtl-calibrate --votes finds them. Text, a line per layer:
 //
 //   kvtl-votes 1 model 0123456789abcdef layers 6 query_heads 4
 //   0 0 1 0 0.214

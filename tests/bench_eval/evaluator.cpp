@@ -9,6 +9,8 @@
 #include "foresight.hpp"
 #include "gguf.hpp"
 #include "lookahead.hpp"
+#include "support/scratch_folder.hpp"
+#include "votes.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -280,18 +282,32 @@ TEST_CASE_FIXTURE(fixture,
     options.max_tokens = t.most_tokens();
     options.policy = "epicache";
     options.keep_tokens = options.attend_tokens = 64;
-    // The cache has room for a chunk and what is left of earlier ones, not for the prompt.
-    auto own = eval::sized_for(options, t, e);
+    // The cache has room for a chunk and for what a layer may keep of earlier ones, not for the prompt.
+    const auto own = eval::sized_for(options, t, e);
     CHECK(own.chunk_tokens == eval::block_tokens);
-    const auto by_chunk = engine::least_memory(own);
-    own.prefill_tokens = 64 + eval::block_tokens;
-    const auto as_long = engine::least_memory(own);
-    own.prefill_tokens = e.prefill;
-    own.chunk_tokens = 0;
-    const auto whole = engine::least_memory(own);
-    REQUIRE((by_chunk.ok() && as_long.ok() && whole.ok()));
-    CHECK(by_chunk->total() == as_long->total());
-    CHECK(by_chunk->total() != whole->total());
+    const auto takes = [&](std::size_t prefill, std::size_t chunk, const std::string& votes,
+                           const char* cap) {
+        auto o = own;
+        o.prefill_tokens = prefill, o.chunk_tokens = chunk, o.votes = votes;
+        o.settings.push_back({"epicache", "budget", "cap", cap});
+        const auto least = engine::least_memory(o);
+        REQUIRE_MESSAGE(least.ok(), (least.ok() ? std::string() : least.error().message));
+        return least->total();
+    };
+    const auto room = [&](std::size_t tokens, const std::string& votes, const char* cap) {
+        const std::size_t whole = takes(e.prefill, 0, votes, cap);
+        CHECK(takes(e.prefill, own.chunk_tokens, votes, cap) ==
+              takes(tokens + own.chunk_tokens, 0, votes, cap));
+        CHECK(takes(e.prefill, own.chunk_tokens, votes, cap) != whole);
+    };
+    const kvtl_test::scratch_folder folder;
+    const std::string votes = folder.file("votes");
+    REQUIRE(engine::write_votes(votes, own.shape, own.fingerprint,
+                                {std::vector<std::uint8_t>(24), {0, 1, 1, 1, 1, 9}})
+                .ok());
+    room(64, "", "3"); // layers are alike
+    room(std::size_t{3} * 64, votes, "3");
+    room(std::size_t{5} * 64, votes, "5");
     eval::evaluator evaluator(model, words, pool, options, engine::policy_wants(options.policy), "test");
     evaluator.record(t, e);
     const auto with = [&](const kvtl::episodes_config& episodes) {
