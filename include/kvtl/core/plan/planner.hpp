@@ -457,9 +457,9 @@ template <class Policies> class planner final : public cache_planner {
             f.evicts_in_decode = types::score::evicts_in_decode;
             f.evicts_by_mass = !types::hands_over && types::reads_mass;
         }
-        if constexpr (types::retrieves)
-            if (calibrates_on_prompts<typename types::selector> || goes_by_errors<typename types::selector>)
-                f.one_shard = true;
+        if (types::retrieves &&
+            (calibrates_on_prompts<typename types::selector> || goes_by_errors<typename types::selector>))
+            f.one_shard = true;
         return f;
     }
 
@@ -468,9 +468,8 @@ template <class Policies> class planner final : public cache_planner {
         return std::make_unique<planner>(*this);
     }
     [[nodiscard, gnu::cold]] std::uint32_t unit_tokens() const noexcept override {
-        if constexpr (types::retrieves)
-            if constexpr (requires { config.clusterer.group_tokens; } &&
-                          !truncates_units<typename types::selector>)
+        if constexpr (requires { config.clusterer.group_tokens; })
+            if (types::retrieves && !truncates_units<typename types::selector>)
                 return std::max(1U, config.clusterer.group_tokens);
         return 1;
     }
@@ -505,9 +504,9 @@ template <class Policies> class planner final : public cache_planner {
             if (status s = types::codec::check(c.compressor, stored); !s) return s;
         typename types::codec codec(c.compressor, stored);
         p.sizes.record = types::record_bytes_of(codec);
-        if constexpr (detail::codec_shares<typename types::compressor>())
+        if constexpr (codec_shares<typename types::compressor>)
             p.codec_shared_bytes = codec.shared_bytes(p.sizes.max_tokens);
-        if constexpr (detail::codec_fits_lanes<typename types::compressor>()) {
+        if constexpr (codec_fits_lanes<typename types::compressor>) {
             p.sizes.codec_lane = codec.lane_bytes();
             p.sizes.codec_fit = codec.fit_scratch_bytes(p.sizes.max_tokens);
         }
@@ -516,12 +515,11 @@ template <class Policies> class planner final : public cache_planner {
             if (status s = rows.settle(c, model(), p); !s) return s;
             sizes.least_blocks = rows.least_blocks, sizes.most_blocks = rows.most_blocks;
         }
-        if constexpr (types::retrieves && types::drops)
+        if (types::retrieves && types::drops)
             if (status s = settle_survivors(); !s) return s;
         if constexpr (types::retrieves)
             if (status s = unit_sizes<types>::settle(c, model(), p, sizes.page_bytes); !s) return s;
-        if constexpr (types::in_chains) return keep_all(codec.bytes());
-        return {};
+        return types::in_chains ? keep_all(codec.bytes()) : status{};
     }
     [[gnu::cold]] void measure_policies(std::uint32_t blocks, std::uint32_t frames) override {
         memory_parts& m = sizes.parts;

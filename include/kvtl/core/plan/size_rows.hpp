@@ -144,7 +144,7 @@ template <class Types> class row_sizes {
         retention_plan& p = plan;
         std::vector<std::byte> scratch(budget_state::bytes(budgets));
         std::vector<std::byte> memory(score_state::bytes(c.retention, scores));
-        if constexpr (score::evicts_in_decode) p.slack = score_state(c.retention, scores, memory).slack();
+        p.slack = score_state(c.retention, scores, memory).slack();
         const budget_state budget(c.budget, budgets, scratch);
         const bool layer_by_layer = p.hands_over && !Types::budget::late;
         const std::uint64_t lanes = std::uint64_t{layer_by_layer ? 1 : p.layers} * p.shard_lanes;

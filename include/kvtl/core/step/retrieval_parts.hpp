@@ -36,7 +36,7 @@ template <class Types> struct retrieval_parts {
         memory = m;
         const auto format = types::page_format_of(p.device_page, p.sizes);
         codec = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
-        if constexpr (detail::codec_shares<typename types::compressor>())
+        if constexpr (codec_shares<typename types::compressor>)
             codec.share(config.compressor, p.sizes.max_tokens, m.codec_tables);
         cluster = typename types::clusterer_state(config.clusterer, model);
         index_state = typename types::index_state(config.index, model);
@@ -69,7 +69,7 @@ template <class Types> struct retrieval_parts {
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) {
+        if constexpr (calibrated_kinds<typename types::compressor>() != 0) {
             if (index == 0) // what the first shard takes all others take
                 if (status s = codec.check_calibration(calibration); !s) return s;
             codec.bind(calibration);
@@ -98,7 +98,7 @@ template <class Types> struct retrieval_parts {
     [[nodiscard]] static status check_last_queries(const layer_input& in, bool fits = true,
                                                    bool calibrates = true) noexcept {
         if (!in.q.empty()) return {};
-        if (fits && detail::codec_fits_queries<typename types::compressor>())
+        if (fits && codec_fits_queries<typename types::compressor>)
             return status::failure(
                 errc::invalid_argument,
                 "prefill: q is empty; valid: the queries of the chunk, to which compressor "

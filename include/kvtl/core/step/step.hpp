@@ -65,7 +65,7 @@ template <class Types> class step_runner {
                                          const prefetch_slot* a) noexcept {
         if (layer % share != 0) return choice_.follow(lanes, layer % share), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
-        constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
+        constexpr bool predicts = chooses_ahead<typename Types::selector>;
         const bool by_guess = predicts && layer >= p_.true_layers;
         if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
         // One that goes by errors knows more by now: the arriving token counts, too.
