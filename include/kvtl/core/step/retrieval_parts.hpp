@@ -132,19 +132,11 @@ template <class Types> struct retrieval_parts {
     // memory that layers have in turn (layer_arenas.hpp)
     /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
     [[nodiscard]] status bring(std::uint32_t slot, std::uint32_t layer) noexcept {
-        release_prefetches_of_branches(slot, layer);
         return arenas.bring(owned.group(slot), layer, leaver(slot));
     }
     /// Begins to read in what the layer behind this one keeps resident; behind the last comes the first.
     void announce_next(std::uint32_t slot, std::uint32_t layer) noexcept {
         arenas.announce(owned.group(slot), (layer + 1) % plan.model.layers, leaver(slot));
-    }
-    /// One io_batch at a time may carry a page of a stream (page_store.hpp, bounce). So prefetches of other branches end
-    /// before a lane reads that shares runs with them.
-    void release_prefetches_of_branches(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (!store.any_shared()) return;
-        for (std::uint32_t i = 0; i < owned.count(slot); ++i)
-            if (store.shares_runs(owned.at(slot, layer, i).id)) return ahead.release_others(slot, layer);
     }
     /// The memory in which a prompt is organised.
     [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -196,7 +188,6 @@ template <class Types> struct retrieval_parts {
                                                             &io,
                                                             &device,
                                                             pools,
-                                                            m.bounce,
                                                             m.other_owners,
                                                             &lanes,
                                                             &stats,

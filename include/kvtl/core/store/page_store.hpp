@@ -47,7 +47,6 @@ template <class Types> class page_store {
         typename Types::transfers* io = nullptr;
         typename Types::device* device = nullptr;
         std::span<pool> pools;
-        std::span<std::uint32_t> bounce; ///< groups: frame that holds a page of the stream for now
         /// By the first page of a place or run: its owners but one. Empty where a shard has one sequence.
         std::span<std::uint8_t> other_owners;
         const typename Types::lane_table* lanes = nullptr;
@@ -59,7 +58,6 @@ template <class Types> class page_store {
 
     page_store() = default;
     explicit page_store(const parts& p) noexcept : p_(p) {
-        std::fill(p_.bounce.begin(), p_.bounce.end(), none);
         std::fill(p_.other_owners.begin(), p_.other_owners.end(), std::uint8_t{0});
     }
 
