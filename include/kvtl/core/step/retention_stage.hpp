@@ -59,7 +59,7 @@ template <class Types> class retention_stage {
     [[gnu::cold]] void bind(const calibration_view& calibration) noexcept { book_.score.bind(calibration); }
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, const tensor_span& out) noexcept {
+                                 std::uint32_t tokens, const tensor_span& out, bool = true) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
         if constexpr (!Types::hands_over)
@@ -280,7 +280,7 @@ template <class Types> class retention_stage {
         return {};
     }
     /// The layer of a branch, which has nothing but blocks, becomes what its parent's is.
-    void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+    status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             block_chain rows = lanes[i].rows, demoted = lanes[i].demoted;
@@ -291,6 +291,7 @@ template <class Types> class retention_stage {
             std::ranges::copy(book_.balance_of(parents[i]), book_.balance_of(lanes[i]).begin());
             std::ranges::copy(book_.past_of(parents[i], lanes[i].tokens), book_.past_of(lanes[i], 0).data());
         }
+        return {};
     }
 
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
