@@ -71,7 +71,8 @@ template <retention_demotes Retention> struct demotion_types<Retention> {
 
 /// The types of a retention that drops entries; nothing for one that keeps all.
 template <class Policies, bool = drops_entries<Policies>> struct retention_types {
-    static constexpr bool drops = false;
+    static constexpr bool drops = false, reads_mass = false, decides_together = false,
+                          evicts_in_decode = false;
 };
 template <class Policies>
 struct retention_types<Policies, true> : demotion_types<typename Policies::retention> {
@@ -85,6 +86,7 @@ struct retention_types<Policies, true> : demotion_types<typename Policies::reten
     using position = typename Policies::position;
     using position_state = typename position::state;
     static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
+    static constexpr bool evicts_in_decode = score::evicts_in_decode;
     static constexpr bool evicts_by_chunk = kvtl::evicts_by_chunk<Policies>;
     static constexpr bool replays = kvtl::replays_prompts<Policies>;
     /// The heads of a layer are decided together, so a sequence belongs to one shard.

@@ -15,6 +15,15 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Where nothing is retrieved there are no units to size.
+struct no_unit_sizes {
+    template <class Config>
+    [[nodiscard]] static status settle(const Config&, const geometry&, cache_plan&, std::uint32_t&) noexcept {
+        return {};
+    }
+    static void measure(cache_plan&, std::uint32_t, std::uint32_t, memory_parts&) noexcept {}
+};
+
 template <class Types> class unit_sizes {
   public:
     using types = Types;
