@@ -47,10 +47,10 @@ TEST_CASE("inputs are sets") {
 TEST_CASE("what a policy does not declare it does not need") {
     CHECK(needs_of<silent>() == engine_input::nothing);
     CHECK(feedback_of<silent>() == feedback::unused);
-    CHECK_FALSE(layer_wide_only<silent>());
+    CHECK_FALSE(layer_wide_only<silent>);
     CHECK(needs_of<demanding>() == (engine_input::k_pre | engine_input::x));
     CHECK(feedback_of<demanding>() == feedback::full);
-    CHECK(layer_wide_only<demanding>());
+    CHECK(layer_wide_only<demanding>);
 }
 
 TEST_CASE("a preset needs the union, and the first input that is missing is named") {

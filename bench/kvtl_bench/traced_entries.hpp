@@ -67,7 +67,7 @@ inline void mark_tokens(std::span<float> v, std::size_t first, std::size_t heads
 }
 
 template <class Index> struct traced_entries : Index {
-    static_assert(!kvtl::detail::summarises<Index>(), "the log takes the place of the index's summaries");
+    static_assert(!kvtl::summarises<Index>, "the log takes the place of the index's summaries");
     static constexpr bool summarises = true;   // so it is told of entries
     static constexpr bool scores_lanes = true; // as means do
     struct config : Index::config {

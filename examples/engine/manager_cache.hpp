@@ -58,8 +58,8 @@ template <class Preset> [[nodiscard]] cache_wants wants_of() noexcept {
     w.announced = kvtl::virtualises<typename Preset::schedule>;
     w.evicts = kvtl::drops_entries<Preset>;
     w.retrieves = kvtl::retrieves<Preset>;
-    w.by_chunk = kvtl::evicts_by_chunk<Preset>();
-    w.replays = kvtl::replays_prompts<Preset>();
+    w.by_chunk = kvtl::evicts_by_chunk<Preset>;
+    w.replays = kvtl::replays_prompts<Preset>;
     return w;
 }
 

@@ -69,11 +69,9 @@ template <class Policy> [[nodiscard]] consteval feedback feedback_of() {
 }
 
 /// True when the policy works only on units that span all KV heads of a layer.
-template <class Policy> [[nodiscard]] consteval bool layer_wide_only() {
-    if constexpr (requires { Policy::layer_wide_only; })
-        return Policy::layer_wide_only;
-    else
-        return false;
-}
+template <class Policy>
+concept layer_wide_only = requires {
+    requires Policy::layer_wide_only;
+};
 
 }} // namespace kvtl::v0

@@ -113,7 +113,7 @@ template <class Policy> struct encoded {
     }
     [[nodiscard]] records_view keys() const { return format.keys(page.data(), 0, n); }
     [[nodiscard]] records_view values() const {
-        return detail::codec_encodes_input<Policy>() ? keys() : format.values(page.data(), 0, n);
+        return codec_encodes_input<Policy> ? keys() : format.values(page.data(), 0, n);
     }
     [[nodiscard]] std::vector<plain> decoded(bool of_keys) const {
         std::vector<plain> rows(k.size());
@@ -210,7 +210,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
         for (const std::uint32_t dim : {8U, 56U, 64U, 80U, 96U, 120U, 128U}) {
             const typename Policy::state one({}, {1, dim}), three({}, {3, dim}), again({}, {3, dim});
             CHECK(one.bytes().key > 0);
-            CHECK((one.bytes().value == 0) == detail::codec_encodes_input<Policy>());
+            CHECK((one.bytes().value == 0) == codec_encodes_input<Policy>);
             CHECK(three.bytes().key == again.bytes().key);
             CHECK(three.bytes().value == again.bytes().value);
             CHECK(three.bytes().key <= 3 * one.bytes().key);

@@ -179,7 +179,7 @@ template <class Policy> struct lane_of_units {
         units_view units{record.data(), shape.units, unit_means(means), shape.dim, 40};
         units.summary = summary();
         units.head = head;
-        if (kvtl::detail::needs_spread<Policy>()) units.spread = spread;
+        if (kvtl::needs_spread<Policy>) units.spread = spread;
         std::vector<float> own(policy.scratch_floats(sizes, shape.units) + 8, garbage);
         std::fill(own.end() - 8, own.end(), 77.0F);
         policy.add({queries, shape.group, static_cast<float>(scale()), units, attended,
@@ -373,8 +373,8 @@ template <class P, class StandsIn>
 void estimator_contract(const StandsIn& stands_in, double tolerance = 2e-5) {
     using namespace estimator_suite;
     CHECK(!std::string_view(P::name).empty());
-    if constexpr (!kvtl::detail::estimates<P>()) {
-        static_assert(!kvtl::detail::summarises<P>());
+    if constexpr (!kvtl::estimates<P>) {
+        static_assert(!kvtl::summarises<P>);
         static_assert(needs_of<P>() == engine_input::nothing);
         static_assert(std::is_empty_v<typename P::state>);
     } else {
@@ -402,7 +402,7 @@ void estimator_contract(const StandsIn& stands_in, double tolerance = 2e-5) {
 }
 /// For one that estimates nothing.
 template <class P> void estimator_contract() {
-    static_assert(!kvtl::detail::estimates<P>(), "say what stands in for a unit");
+    static_assert(!kvtl::estimates<P>, "say what stands in for a unit");
     estimator_contract<P>([] {});
 }
 

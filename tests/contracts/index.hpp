@@ -179,7 +179,7 @@ template <class P> class lane {
                                            std::uint32_t head) {
         const float untouched = -12345.0F;
         const std::size_t n =
-            std::size_t{queries} * units() * (kvtl::detail::scores_entries<P>() ? shape().max_entries : 1);
+            std::size_t{queries} * units() * (kvtl::scores_entries<P> ? shape().max_entries : 1);
         std::vector<float> out(n + 32, untouched);
         if constexpr (requires { state_->scratch_floats(shape(), 1U); }) {
             const std::size_t size = state_->scratch_floats(shape(), units());
@@ -239,17 +239,17 @@ inline std::vector<extents> lanes_of(std::uint32_t dim) {
 template <class P, class Make, class Expected, class Bytes>
 void summarising_index_contract(const Make& make, double tolerance, const Bytes& bytes,
                                 const Expected& expected) {
-    static_assert(index_for<P> && kvtl::detail::summarises<P>());
+    static_assert(index_for<P> && kvtl::summarises<P>);
     CHECK(!std::string_view(P::name).empty());
     CHECK_FALSE(P::needs_means);
-    constexpr bool per_entry = kvtl::detail::scores_entries<P>();
+    constexpr bool per_entry = kvtl::scores_entries<P>;
     std::uint64_t seed = 100;
     for (const std::uint32_t dim : {8U, 12U, 64U, 80U})
         for (const index_suite::extents& e : index_suite::lanes_of(dim)) {
             const auto s = make(e.shape);
             index_suite::lane<P> x(s, e, ++seed, 0.5), moving(s, e, seed, 0.5);
             CHECK(s.unit_bytes(e.shape) == bytes(e.shape));
-            if constexpr (kvtl::detail::fits_lane<P>())
+            if constexpr (kvtl::fits_first_keys<P>)
                 for (index_suite::lane<P>* lane : {&x, &moving}) {
                     const std::size_t tokens = lane->all_keys().count;
                     std::vector<std::byte> memory(s.fit_scratch_bytes(e.shape, tokens) + 64);

@@ -126,7 +126,7 @@ template <class Preset> settings settings_of(kvtl::cache_config<Preset>& c) {
     if constexpr (kvtl::retrieves<Preset>) {
         add("clusterer", c.clusterer), add("index", c.index), add("selector", c.selector);
         add("estimator", c.estimator), add("layout", c.layout), add("replacement", c.replacement);
-        if constexpr (kvtl::detail::chooses_ahead<typename Preset::selector>() ||
+        if constexpr (kvtl::chooses_ahead<typename Preset::selector> ||
                       kvtl::virtualises<typename Preset::schedule>)
             add("schedule", c.schedule);
     }
@@ -171,7 +171,7 @@ template <class Preset> std::string needs() {
          {std::pair{engine_input::k_pre, "k_pre"}, std::pair{engine_input::x, "x"},
           std::pair{engine_input::probe, "probe"}, std::pair{engine_input::external, "external"}})
         if (contains(needed, s)) parts.push_back(code(std::string("layer_input::") + name));
-    std::uint32_t kinds = kvtl::detail::calibrated_kinds<typename Preset::compressor>();
+    std::uint32_t kinds = kvtl::calibrated_kinds<typename Preset::compressor>();
     if constexpr (requires { Preset::index::calibrated; }) kinds |= kind_bit(Preset::index::calibrated);
     if (kinds != 0)
         parts.push_back("calibration " + code(kvtl::kind_names(kinds)) +

@@ -79,7 +79,7 @@ void equals_the_definition(const kvtl::attention_rule& rule, const std::vector<f
         for (const std::size_t chunk : {std::size_t{500}, std::size_t{90}}) {
             auto c = config_of<Cache>(rule);
             c.owner = owner;
-            c.shards = kvtl::layer_wide<typename Cache::preset>() ? 1 : shards;
+            c.shards = kvtl::layer_wide<typename Cache::preset> ? 1 : shards;
             auto cache = open_cache<Cache>(c);
             reader<Cache> one(cache, data, 1, reference);
             one.prefill(370, chunk);
@@ -400,7 +400,7 @@ TEST_CASE_TEMPLATE("a batch is its parts", Preset, kvtl::presets::dynakv, kvtl::
         c.attend_tokens = 120;
         c.max_sequences = 3;
         c.shard_by = divide;
-        c.shards = kvtl::layer_wide<Preset>() && divide == kvtl::division::heads ? 1 : 2;
+        c.shards = kvtl::layer_wide<Preset> && divide == kvtl::division::heads ? 1 : 2;
         auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
         std::vector<reader<cache>> one, other;
         for (int i = 0; i < 3; ++i)

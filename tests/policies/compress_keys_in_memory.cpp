@@ -12,7 +12,7 @@ namespace compress_keys_in_memory_test {
 using namespace kvtl;
 
 TEST_CASE_TEMPLATE("keys_in_memory keeps a compressor's promises", P, raw<f16>, int8_row<>) {
-    static_assert(!detail::codec_keeps_keys<P>() && detail::codec_keeps_keys<keys_in_memory<P>>());
+    static_assert(!codec_keeps_keys<P> && codec_keeps_keys<keys_in_memory<P>>);
     static_assert(keys_in_memory<P>::name == P::name);
     kvtl_test::compressor_contract<keys_in_memory<P>>();
 }

@@ -11,8 +11,8 @@ namespace index_centroid_spread_test {
 using namespace kvtl;
 
 TEST_CASE("without spread it is the centroid") {
-    static_assert(centroid_spread::needs_means && detail::needs_spread<centroid_spread>());
-    static_assert(!detail::linear_in_query<centroid_spread>());
+    static_assert(centroid_spread::needs_means && needs_spread<centroid_spread>);
+    static_assert(!scores_linearly<centroid_spread>);
     kvtl_test::index_contract<centroid_spread>(
         {}, [](const float* q, const float* mean, std::size_t dim) { return oracle::dot(q, mean, dim); });
 }

@@ -42,7 +42,7 @@ void check(const channel_subset::config& c, double tolerance, const auto& bytes)
 } // namespace
 
 TEST_CASE("channel_subset") {
-    static_assert(!detail::linear_in_query<channel_subset>());
+    static_assert(!scores_linearly<channel_subset>);
     const auto halves = [](const summary_shape& s) { return 2 * s.max_entries * s.width(); };
     const auto codes = [](const summary_shape& s) {
         return std::size_t{s.max_entries} * s.lane_heads * (s.dim + 4); // the suite's D are multiples of 4

@@ -26,7 +26,7 @@ template <class P> void check(double tolerance, std::size_t element_bytes) {
 } // namespace
 
 TEST_CASE("exact_keys") {
-    static_assert(detail::linear_in_query<exact_keys>());
+    static_assert(scores_linearly<exact_keys>);
     check<exact_keys>(0x1p-11, 2); // f16 keeps eleven digits
     check<exact_keys_as<float>>(1e-6, 4);
 }

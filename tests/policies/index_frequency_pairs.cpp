@@ -30,7 +30,7 @@ double product(std::span<const std::uint32_t> pairs, std::uint32_t distance, con
 } // namespace
 
 TEST_CASE("frequency_pairs") {
-    static_assert(detail::linear_in_query<frequency_pairs>() && detail::fits_lane<frequency_pairs>());
+    static_assert(scores_linearly<frequency_pairs> && fits_first_keys<frequency_pairs>);
     for (const std::uint32_t distance : {0U, 1U})
         for (const std::uint32_t n : {3U, 20U, 1000U}) {
             const state s({.pairs = n, .pair_distance = distance}, {});

@@ -25,7 +25,7 @@ double mean_product(const auto& x, const float* q, std::uint32_t h, std::uint32_
 } // namespace
 
 TEST_CASE("landmark") {
-    static_assert(detail::linear_in_query<landmark>());
+    static_assert(scores_linearly<landmark>);
     kvtl_test::summarising_index_contract<landmark>([](const summary_shape&) { return state(); }, 0x1p-11,
                                                     [](const summary_shape& s) { return 2 * s.width(); },
                                                     [](const auto& x, const float* q, std::uint32_t h,

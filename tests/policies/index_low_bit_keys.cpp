@@ -42,7 +42,7 @@ template <std::size_t Bits> void check(std::size_t bits_of_group) {
 } // namespace
 
 TEST_CASE("low_bit_keys") {
-    static_assert(detail::linear_in_query<int2_keys>());
+    static_assert(scores_linearly<int2_keys>);
     check<2>(2);
     check<4>(4);
 }

@@ -59,7 +59,7 @@ template <class P> void check(std::uint32_t rank, double tolerance, std::size_t 
 } // namespace
 
 TEST_CASE("low_rank_keys") {
-    static_assert(layer_wide_only<low_rank_keys>() && detail::linear_in_query<low_rank_keys>());
+    static_assert(layer_wide_only<low_rank_keys> && scores_linearly<low_rank_keys>);
     static_assert(contains(needs_of<low_rank_keys>(), engine_input::calibration));
     check<low_rank_keys>(16, 0x1p-9, 2);
     check<low_rank_keys_as<float>>(100, 1e-5, 4); // neither a multiple of a register nor of a block

@@ -34,7 +34,7 @@ double quest(const auto& lane, const float* q, std::uint32_t h, std::uint32_t u)
 } // namespace
 
 TEST_CASE("minmax_box") {
-    static_assert(!detail::linear_in_query<minmax_box>());
+    static_assert(!scores_linearly<minmax_box>);
     kvtl_test::summarising_index_contract<minmax_box>([](const summary_shape&) { return state(); }, 0x1p-9,
                                                       [](const summary_shape& s) { return 4 * s.width(); },
                                                       [](const auto& lane, const float* q, std::uint32_t h,

@@ -33,7 +33,7 @@ void fit(const state& s, lane& x) {
 } // namespace
 
 TEST_CASE("product_codes") {
-    static_assert(detail::fits_lane<product_codes>() && detail::linear_in_query<product_codes>());
+    static_assert(fits_first_keys<product_codes> && scores_linearly<product_codes>);
     for (const product_codes::config& c :
          {product_codes::config{}, product_codes::config{.parts = 5, .bits = 4},
           product_codes::config{.parts = 1, .bits = 8, .sample = 50}}) {

@@ -80,8 +80,7 @@ template <class P> void check(std::uint32_t r, representative rule) {
 } // namespace
 
 TEST_CASE("representatives") {
-    static_assert(detail::linear_in_query<representatives>() &&
-                  !detail::linear_in_query<best_representative>());
+    static_assert(scores_linearly<representatives> && !scores_linearly<best_representative>);
     for (const representative rule :
          {representative::spread, representative::nearest, representative::largest}) {
         check<representatives>(3, rule);

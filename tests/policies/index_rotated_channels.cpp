@@ -65,13 +65,13 @@ void check(const typename P::config& config, std::size_t read, double tolerance,
 } // namespace
 
 TEST_CASE("pca_channels") {
-    static_assert(detail::linear_in_query<pca_channels>() && !layer_wide_only<pca_channels>());
+    static_assert(scores_linearly<pca_channels> && !layer_wide_only<pca_channels>);
     check<pca_channels>({10}, 1000, 0x1p-9, 2);
     check<rotated_channels<calibration_kind::pca_basis, float>>({70}, 1000, 1e-5, 4);
 }
 
 TEST_CASE("skewed_channels") {
-    static_assert(!detail::linear_in_query<skewed_channels>());
+    static_assert(!scores_linearly<skewed_channels>);
     check<skewed_channels>({20, 7}, 7, 0x1p-9, 2);
     check<rotated_channels<calibration_kind::skew_basis, float>>({64, 13}, 13, 1e-5, 4);
 }

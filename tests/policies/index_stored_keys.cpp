@@ -12,9 +12,9 @@ using namespace kvtl;
 
 TEST_CASE("stored_keys keeps nothing and scores entries") {
     static_assert(index_for<stored_keys>);
-    static_assert(detail::scores_stored_keys<stored_keys>() && !detail::summarises<stored_keys>());
-    static_assert(detail::scores_entries<stored_keys>() && !stored_keys::needs_means);
-    static_assert(detail::linear_in_query<stored_keys>());
+    static_assert(scores_stored_keys<stored_keys> && !summarises<stored_keys>);
+    static_assert(scores_entries<stored_keys> && !stored_keys::needs_means);
+    static_assert(scores_linearly<stored_keys>);
     CHECK(contains(needs_of<stored_keys>(), engine_input::k));
 }
 

@@ -31,7 +31,7 @@ std::vector<std::uint32_t> choose(const units& x, std::uint32_t budget,
 
 TEST_CASE("chosen_by_engine: what is named, as far as the budget goes") {
     static_assert(selector_for<chosen_by_engine>);
-    static_assert(detail::engine_names_units<chosen_by_engine>());
+    static_assert(engine_names_units<chosen_by_engine>);
     const units x = random_units_of(10, 1, 4);
     using list = std::vector<std::uint32_t>;
     CHECK(choose(x, 100, {7, 2, none, 9}) == list{7, 2, 9});

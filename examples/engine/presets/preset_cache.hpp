@@ -123,8 +123,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 Preset::retention::score::state::token_bytes(c.retention);
             };
         w.trained = trained_kinds != 0;
-        w.entry_bases =
-            trained_kinds == 0 && kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
+        w.entry_bases = trained_kinds == 0 && kvtl::calibrated_kinds<typename Preset::compressor>() != 0;
         return w;
     }
 
@@ -153,9 +152,9 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         c.attend_tokens = o.attend_tokens;
         c.keep_tokens = o.keep_tokens;
         c.prefill_tokens = o.prefill_tokens;
-        constexpr std::size_t passing = kvtl::evicts_by_chunk<Preset>()   ? most_probe_tokens
-                                        : kvtl::replays_prompts<Preset>() ? most_replayed_tokens
-                                                                          : 0;
+        constexpr std::size_t passing = kvtl::evicts_by_chunk<Preset>   ? most_probe_tokens
+                                        : kvtl::replays_prompts<Preset> ? most_replayed_tokens
+                                                                        : 0;
         c.max_tokens += passing;
         if (c.prefill_tokens != 0) c.prefill_tokens += passing;
         c.shards = std::max(1U, o.shards);
@@ -213,7 +212,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 if constexpr (requires { c.budget.importance; })
                     c.budget.importance = prepared.votes.importance;
             }
-        if constexpr (kvtl::evicts_by_chunk<Preset>())
+        if constexpr (kvtl::evicts_by_chunk<Preset>)
             if (o.chunk_tokens != 0 && o.prefill_tokens != 0 &&
                 c.prefill_tokens == o.prefill_tokens + passing) // no setting says otherwise
                 c.prefill_tokens = std::min(c.prefill_tokens, most_of_a_layer(c) + o.chunk_tokens + passing);
@@ -237,7 +236,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         std::uint32_t kinds = 0;
         for (const auto k : {gated_keys, gated_values, prefix_keys, prefix_values})
             kinds |= kvtl::kind_bit(k);
-        return kinds & kvtl::detail::calibrated_kinds<typename Preset::compressor>();
+        return kinds & kvtl::calibrated_kinds<typename Preset::compressor>();
     }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
     static constexpr bool layers_differ = requires(const typename manager::config& c) {

@@ -27,7 +27,7 @@ template <class Preset> class record_sizer final : public record_sizes {
 
   public:
     static constexpr bool possible =
-        compressor::ragged && compressor::granule == 1 && !kvtl::detail::codec_fits_lanes<compressor>();
+        compressor::ragged && compressor::granule == 1 && !kvtl::codec_fits_lanes<compressor>;
     using config = typename compressor::config;
 
     /// A config, shape and file that kv_manager::open() took. Fails where the file is gone.
@@ -35,14 +35,14 @@ template <class Preset> class record_sizer final : public record_sizes {
     open(const config& c, const kvtl::shape& shape, std::size_t max_tokens, const std::string& calibration) {
         auto s = std::make_unique<record_sizer>();
         s->shape_ = shape;
-        s->heads_ = kvtl::layer_wide<Preset>() ? shape.kv_heads : 1;
+        s->heads_ = kvtl::layer_wide<Preset> ? shape.kv_heads : 1;
         s->codec_ = codec(c, kvtl::record_shape{s->heads_, shape.head_dim});
-        if constexpr (kvtl::detail::codec_shares<compressor>()) {
+        if constexpr (kvtl::codec_shares<compressor>) {
             const auto tokens = static_cast<std::uint32_t>(max_tokens);
             s->tables_.resize(s->codec_.shared_bytes(tokens) / sizeof(float) + 1);
             s->codec_.share(c, tokens, std::as_writable_bytes(std::span(s->tables_)));
         }
-        if constexpr (kvtl::detail::calibrated_kinds<compressor>() != 0) {
+        if constexpr (kvtl::calibrated_kinds<compressor>() != 0) {
             auto loaded = kvtl::calibration::load(calibration, shape);
             if (!loaded) return loaded.error();
             s->calibration_.emplace(*std::move(loaded));
@@ -71,7 +71,7 @@ template <class Preset> class record_sizer final : public record_sizes {
 
   private:
     [[nodiscard]] codec lane(std::uint32_t layer, std::uint32_t head) const {
-        if constexpr (kvtl::detail::codec_per_lane<compressor>())
+        if constexpr (kvtl::codec_per_lane<compressor>)
             return codec_.at({.layer = layer, .first_head = head});
         else
             return codec_;

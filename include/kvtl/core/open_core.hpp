@@ -32,19 +32,18 @@ struct calibration_needs {
     std::uint32_t rank = 0;          ///< directions that are used; 0: all
     const char* rank_name = nullptr; ///< the setting that says how many
 };
-template <class Policies> [[nodiscard]] consteval bool reads_calibration() {
-    return detail::calibrated_kinds<typename Policies::compressor>() != 0 || requires {
-        Policies::index::calibrated;
-    }
-    || requires {
-        Policies::retention::score::calibrated;
-    };
+template <class Policies>
+concept reads_calibration = (calibrated_kinds<typename Policies::compressor>() != 0) || requires {
+    Policies::index::calibrated;
 }
+|| requires {
+    Policies::retention::score::calibrated;
+};
 template <class Policies>
 [[nodiscard, gnu::cold]] calibration_needs calibration_needs_of(const cache_settings<Policies>& c,
                                                                 const geometry& g) noexcept {
     calibration_needs n;
-    n.of_codec = detail::calibrated_kinds<typename Policies::compressor>();
+    n.of_codec = calibrated_kinds<typename Policies::compressor>();
     n.required = contains(needed_inputs<Policies>(), engine_input::calibration);
     if constexpr (requires { Policies::index::calibrated; }) {
         n.of_index = kind_bit(Policies::index::calibrated);
@@ -128,13 +127,13 @@ template <class Policies>
     auto layers = layer_map::make(c.owner, c.shape.layers);
     if (!layers) return layers.error();
     common_stores stores{*model, *std::move(layers), {}};
-    if constexpr (reads_calibration<Policies>()) {
+    if constexpr (reads_calibration<Policies>) {
         auto bases = open_calibration(c, *model, calibration_needs_of(c, *model));
         if (!bases) return bases.error();
         stores.bases = *std::move(bases);
     }
     return settle_stores(c, std::move(stores),
-                         {detail::codec_encodes_input<typename Policies::compressor>(),
+                         {codec_encodes_input<typename Policies::compressor>,
                           detail::layers_that_share<typename Policies::selector>(),
                           Policies::selector::name});
 }
@@ -286,9 +285,9 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
     made->frames.memory_bytes = c.memory_bytes;
     made->adapt_prompt = c.adapt_prompt;
     made->calls.reads_probe = contains(needed_inputs<Policies>(), engine_input::probe);
-    made->calls.probes_chunks = evicts_by_chunk<Policies>() || replays_prompts<Policies>();
+    made->calls.probes_chunks = evicts_by_chunk<Policies> || replays_prompts<Policies>;
     made->calls.takes_passing = made->calls.probes_chunks && row_layers.sliding == 0;
-    made->calls.all_may_pass = replays_prompts<Policies>();
+    made->calls.all_may_pass = replays_prompts<Policies>;
     made->arena = memory->frames;
     made->memory = std::move(memory->all);
 

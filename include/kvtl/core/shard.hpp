@@ -45,6 +45,14 @@ struct no_stage {
     static void end(std::uint32_t) noexcept {}
     static bool holds(std::uint32_t, std::uint32_t) noexcept { return false; }
     static bool prompt_open(std::uint32_t, std::uint32_t) noexcept { return false; }
+    static bool settled(std::uint32_t) noexcept { return true; }
+    static std::uint32_t layers_seen(std::uint32_t) noexcept { return 0; }
+    static std::uint32_t tokens(std::uint32_t, std::uint32_t) noexcept { return 0; }
+    static std::size_t kept_entries(std::uint32_t, std::uint32_t) noexcept { return 0; }
+    static status attend_only(std::uint32_t, std::uint32_t, const layer_input&, std::uint32_t,
+                              const tensor_span&) noexcept {
+        return {};
+    }
     static void parts(part_stream&, std::uint32_t, std::uint32_t, std::uint32_t,
                       std::span<std::byte> = {}) noexcept {}
     static bool hot_set_parts(part_stream&, std::uint32_t, const pool_role&) noexcept { return false; }
@@ -52,7 +60,7 @@ struct no_stage {
     static status promise_copy(std::uint32_t, std::uint32_t, std::uint32_t = 0) noexcept { return {}; }
     static void withdraw_copy(std::uint32_t, std::uint32_t, std::uint32_t = 0) noexcept {}
     static void withdraw_copies(std::uint32_t) noexcept {}
-    static void copy_layer(std::uint32_t, std::uint32_t, std::uint32_t) noexcept {}
+    static status copy_layer(std::uint32_t, std::uint32_t, std::uint32_t) noexcept { return {}; }
     static status retry_writes(std::uint32_t) noexcept { return {}; }
     static void note_saved(std::uint32_t) noexcept {}
     static status come_to_rest() noexcept { return {}; }
@@ -87,21 +95,17 @@ template <class Types> class alignas(64) shard final : public shard_base {
                 return move_settled(slot, layer, in, tokens, repeated);
             }
         }
-        if constexpr (types::retrieves || types::in_chains)
-            return decoder().prefill(slot, layer, in, tokens, out, last);
-        else
-            return retention_.prefill(slot, layer, in, tokens, out);
+        return decoder().prefill(slot, layer, in, tokens, out, last);
     }
     status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
                        const tensor_span& out) noexcept override {
         static_cast<void>(slides(layer)); // it does not; its number
         if (out.empty()) return {};
-        if constexpr (hands_over)
-            if (decoder().tokens(slot, layer) == 0) {
-                if (retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer))
-                    if (status s = check_moved("prefill", slot, layer); !s) return s;
-                return retention_.attend_only(slot, layer, in, tokens, out);
-            }
+        if (hands_over && decoder().tokens(slot, layer) == 0) {
+            if (retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer))
+                if (status s = check_moved("prefill", slot, layer); !s) return s;
+            return retention_.attend_only(slot, layer, in, tokens, out);
+        }
         return decoder().attend_only(slot, layer, in, tokens, out);
     }
     status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
@@ -170,11 +174,8 @@ template <class Types> class alignas(64) shard final : public shard_base {
     }
 
     [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept override {
-        if (slides(layer)) return false;
-        if constexpr (hands_over)
-            return retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer) &&
-                   retention_.settled(slot);
-        return static_cast<void>(slot), static_cast<void>(layer), false;
+        return hands_over && !slides(layer) && retention_.holds(slot, layer) &&
+               !retention_.prompt_open(slot, layer) && retention_.settled(slot);
     }
     [[nodiscard]] bool will_drop(std::uint32_t slot, std::uint32_t layer) const noexcept override {
         return !slides(layer) && retention_.holds(slot, layer) && retention_.prompt_open(slot, layer);
@@ -182,15 +183,13 @@ template <class Types> class alignas(64) shard final : public shard_base {
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept override {
         slot = holder(slot, layer);
         if (slides(layer)) return rows_.tokens(slot, layer);
-        if constexpr (hands_over)
-            if (retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
+        if (hands_over && retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
         return decoder().tokens(slot, layer);
     }
     [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept override {
         slot = holder(slot, layer);
         if (slides(layer)) return rows_.kept_entries(slot, layer);
-        if constexpr (hands_over)
-            if (retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
+        if (hands_over && retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
         return decoder().kept_entries(slot, layer);
     }
     [[nodiscard]] sequence_statistics counted() const noexcept override {
@@ -238,12 +237,10 @@ template <class Types> class alignas(64) shard final : public shard_base {
     }
     void withdraw_copies(std::uint32_t slot) noexcept override { retrieval_.withdraw_copies(slot); }
     status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept override {
-        if (slides(layer)) return rows_.copy_layer(from, to, layer), status{};
-        if constexpr (types::retrieves)
-            if (status s = retrieval_.copy_layer(from, to, layer); !s) return s;
-        retention_.copy_layer(from, to, layer);
-        chains().copy_layer(from, to, layer);
-        return {};
+        if (slides(layer)) return rows_.copy_layer(from, to, layer);
+        if (status s = retrieval_.copy_layer(from, to, layer); !s) return s;
+        if (status s = retention_.copy_layer(from, to, layer); !s) return s;
+        return chains().copy_layer(from, to, layer);
     }
     [[nodiscard]] std::uint32_t most_owners() const noexcept override { return retrieval::most_owners; }
     status retry_own_writes(std::uint32_t slot) noexcept override { return retrieval_.retry_writes(slot); }
@@ -302,33 +299,27 @@ template <class Types> class alignas(64) shard final : public shard_base {
 
     /// The prompt of this layer is not somewhere on its way.
     [[nodiscard]] status check_moved(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (hands_over) {
-            if (!retention_.holds(slot, layer)) {
-                if (retention_.layers_seen(slot) == 0 || retention_.settled(slot)) return {};
-            } else if (retention_.prompt_open(slot, layer))
-                return status::failure(
-                    errc::invalid_argument,
-                    "%s: the prompt of this sequence is not complete: %u tokens wait for a "
-                    "prefill with last_chunk = true",
-                    call, retention_.tokens(slot, layer));
-            if (!retention_.settled(slot))
-                return status::failure(errc::invalid_argument,
-                                       "%s: the prompt of layer %u is still to come; budgets are not settled",
-                                       call, numbers_.of(retention_.layers_seen(slot)));
-            if constexpr (types::in_chains)
-                return status::failure(
-                    errc::bound_too_small,
-                    "%s: what layer %u keeps of its prompt found no room in memory_bytes; repeat its "
-                    "prefill when other sequences have ended, or end this one",
-                    call, numbers_.of(layer));
-            return status::failure(errc::io_error,
-                                   "%s: what layer %u keeps of its prompt could not be written; repeat its "
-                                   "prefill, or end the sequence",
+        if (!hands_over) return {};
+        if (!retention_.holds(slot, layer)) {
+            if (retention_.layers_seen(slot) == 0 || retention_.settled(slot)) return {};
+        } else if (retention_.prompt_open(slot, layer))
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt of this sequence is not complete: %u tokens wait for a "
+                                   "prefill with last_chunk = true",
+                                   call, retention_.tokens(slot, layer));
+        if (!retention_.settled(slot))
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt of layer %u is still to come; budgets are not settled",
+                                   call, numbers_.of(retention_.layers_seen(slot)));
+        if (types::in_chains)
+            return status::failure(errc::bound_too_small,
+                                   "%s: what layer %u keeps of its prompt found no room in memory_bytes; "
+                                   "repeat its prefill when other sequences have ended, or end this one",
                                    call, numbers_.of(layer));
-        } else {
-            static_cast<void>(call), static_cast<void>(slot), static_cast<void>(layer);
-            return {};
-        }
+        return status::failure(errc::io_error,
+                               "%s: what layer %u keeps of its prompt could not be written; repeat its "
+                               "prefill, or end the sequence",
+                               call, numbers_.of(layer));
     }
 
     /// Moves what is settled: this layer, or under a late budget all of them once the last one has come.

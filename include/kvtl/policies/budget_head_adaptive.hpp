@@ -28,6 +28,9 @@ template <class Layers = uniform> struct head_adaptive {
             visit("floor", floor);
             layers.fields(visit);
         }
+        template <class Visit> void tables(Visit&& visit) const {
+            if constexpr (requires { layers.tables(visit); }) layers.tables(visit);
+        }
     };
     class state {
       public:

@@ -32,6 +32,7 @@ struct table {
             visit("least", least);
             visit("cap", cap);
         }
+        template <class Visit> void tables(Visit&& visit) const { visit("importance", importance); }
     };
     class state {
       public:

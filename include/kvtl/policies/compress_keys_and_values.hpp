@@ -21,7 +21,7 @@ template <class Keys, class Values> struct keys_and_values {
     static_assert(std::same_as<typename Keys::plain_type, typename Values::plain_type>,
                   "[kvtl] keys_and_values: two codecs with the same plain_type");
     static_assert(
-        holds(detail::codec_is_plain<Keys>) && holds(detail::codec_is_plain<Values>),
+        holds(codec_is_plain<Keys>) && holds(codec_is_plain<Values>),
         "[kvtl] keys_and_values: two codecs of single entries after RoPE, with records of one size, no "
         "tables and no rule about units");
     static constexpr std::string_view outer_name = "keys_and_values";
@@ -32,7 +32,7 @@ template <class Keys, class Values> struct keys_and_values {
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = Keys::rows_are_records && Values::rows_are_records;
     static constexpr double relative_error = std::max(Keys::relative_error, Values::relative_error);
-    static constexpr bool layer_wide_only = kvtl::layer_wide_only<Keys>() || kvtl::layer_wide_only<Values>();
+    static constexpr bool layer_wide_only = kvtl::layer_wide_only<Keys> || kvtl::layer_wide_only<Values>;
     static constexpr engine_input needs = needs_of<Keys>() | needs_of<Values>();
     struct config {
         typename Keys::config keys{};

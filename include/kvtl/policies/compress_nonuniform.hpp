@@ -67,6 +67,11 @@ template <element Plain = f16> struct nonuniform {
             visit("bits", bits);
             visit("outliers", outliers);
         }
+        template <class Visit> void tables(Visit&& visit) const {
+            visit("frequencies", frequencies);
+            visit("dims", dims);
+            visit("neighbours", neighbours);
+        }
     };
 
     class state {

@@ -110,6 +110,11 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
             visit("chunk", chunk);
             visit("skip", skip);
         }
+        template <class Visit> void tables(Visit&& visit) const {
+            visit("frequencies", frequencies);
+            visit("dims", dims);
+            visit("neighbours", neighbours);
+        }
     };
 
     class state {

@@ -44,9 +44,8 @@ template <class Codec, element Plain = f16> struct residual_corrected {
     static_assert(std::same_as<typename Codec::plain_type, float>,
                   "[kvtl] residual_corrected: a codec whose plain_type is float, such as "
                   "int2_channel_group<float>");
-    static_assert(Codec::granule > 1 && Codec::domain == key_domain::post_rope &&
-                      !detail::codec_per_lane<Codec>() && !detail::codec_shares<Codec>() &&
-                      !detail::codec_keeps_keys<Codec>() && !layer_wide_only<Codec>(),
+    static_assert(Codec::granule > 1 && Codec::domain == key_domain::post_rope && !codec_per_lane<Codec> &&
+                      !codec_shares<Codec> && !codec_keeps_keys<Codec> && !layer_wide_only<Codec>,
                   "[kvtl] residual_corrected: a codec of granules of one head after RoPE, without tables");
     static constexpr std::string_view outer_name = "residual_corrected";
     static constexpr std::string_view name = detail::codec_name<residual_corrected, Codec>::value;

@@ -33,7 +33,7 @@ template <class Codec, element Plain = f16> struct rotated {
     static_assert(std::same_as<typename Codec::plain_type, float>,
                   "[kvtl] rotated: a codec whose plain_type is float, such as int4_group<float>");
     static_assert(
-        holds(detail::codec_is_plain<Codec>) && !layer_wide_only<Codec>(),
+        holds(codec_is_plain<Codec>) && !layer_wide_only<Codec>,
         "[kvtl] rotated: a codec of single entries of one head after RoPE, with records of one size, no "
         "tables and no rule about units");
     static constexpr std::string_view outer_name = "rotated";

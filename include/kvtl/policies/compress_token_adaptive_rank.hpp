@@ -74,6 +74,11 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             frequencies{};       ///< radians per position of each pair that RoPE turns; empty: base 10,000
         std::uint32_t dims = 0;  ///< channels of a head that turn, from the first (0: all)
         bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+        template <class Visit> void tables(Visit&& visit) const {
+            visit("frequencies", frequencies);
+            visit("dims", dims);
+            visit("neighbours", neighbours);
+        }
     };
 
     class state {

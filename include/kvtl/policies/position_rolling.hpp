@@ -36,6 +36,7 @@ struct rolling {
             visit("dims", dims);
             visit("neighbours", neighbours);
         }
+        template <class Visit> void tables(Visit&& visit) const { visit("frequencies", frequencies); }
     };
     class state {
       public:

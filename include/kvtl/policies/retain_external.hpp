@@ -36,8 +36,6 @@ template <bool IsMask> struct external_decision : score_defaults {
             for (std::size_t i = 0; i < out.size(); ++i) out[i] = a.external[a.first_head + i * a.head_step];
         }
         [[nodiscard]] static bool wanted(float score) noexcept { return score > 0.0F; }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
     };
 };
 

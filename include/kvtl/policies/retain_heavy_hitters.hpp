@@ -38,8 +38,6 @@ template <leaves When> struct heavy_hitters_leaving : score_defaults {
       public:
         using score_state<config>::score_state;
         void feed(const held_entry&, float mass, float& score, record&) const noexcept { score += mass; }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
         /// Adds the variance of a lane's sums over a whole prompt to the notes of its layer.
         static void note(std::span<const float> sums, layer_notes& notes) noexcept {

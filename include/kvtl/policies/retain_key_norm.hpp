@@ -24,8 +24,6 @@ struct key_norm : score_defaults {
                 out[i] = -std::sqrt(simd::dot(k, k, dim));
             }
         }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
     };
 };
 

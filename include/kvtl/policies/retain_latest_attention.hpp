@@ -27,8 +27,6 @@ struct latest_attention : score_defaults {
             });
         }
         void feed(const held_entry&, float mass, float& score, record&) const noexcept { score = mass; }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
     };
 };
 

@@ -30,8 +30,6 @@ template <bool PromptStays> struct random_score_of : score_defaults {
                 if (PromptStays && !a.decoded) out[i] += 1.0F;
             }
         }
-        [[nodiscard]] float worth(const held_entry& e, const no_record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
         /// In [0, 1), the same for the same numbers (two rounds of a multiply-xorshift mix).
         [[nodiscard]] static float draw(std::uint64_t seed, std::uint64_t entry) noexcept {

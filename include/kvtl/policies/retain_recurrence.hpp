@@ -59,7 +59,6 @@ struct recurrence : score_defaults {
         [[nodiscard]] float worth(const held_entry& e, const record& r) const noexcept {
             return -static_cast<float>(silence(e, r)) / static_cast<float>(std::max(r.interval, 1U));
         }
-        [[nodiscard]] static std::uint32_t slack() noexcept { return 0; }
         /// Entries below its limit that an eviction leaves a lane with: steps until the next one.
         [[nodiscard]] std::uint32_t headroom() const noexcept {
             const score_limits& l = this->limits_;

@@ -41,7 +41,7 @@ struct redundancy : score_defaults {
             visit("pool_width", pool_width);
         }
     };
-    class state {
+    class state : public score_hooks {
       public:
         state() = default;
         state(const config& c, const score_limits& limits, std::span<std::byte> memory) noexcept

@@ -46,7 +46,9 @@ template <bool Weighed> struct replay_score : replay_inputs<Weighed> {
       public:
         using score_state<score_defaults::config>::score_state;
         /// A file without the section changes nothing.
-        void bind(const calibration_view& file) noexcept requires Weighed { calibration_ = file; }
+        void bind(const calibration_view& file) noexcept {
+            if (Weighed) calibration_ = file;
+        }
         [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
             if (!Weighed || in.passing == 0) return {};
             if (in.x.empty() || in.x.size() % tokens != 0)

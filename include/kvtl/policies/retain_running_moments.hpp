@@ -60,8 +60,6 @@ struct running_moments : mean_and_variance {
             r.variance = (1.0F - share_) * (r.variance + share_ * away * away);
             score = r.prompt + r.mean + this->config_.gamma * r.variance;
         }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
         [[nodiscard]] float preference(const layer_notes& notes) const noexcept {
             const double kurtosis = notes.kurtosis / std::max(1U, notes.lanes);
             return base::preference(notes) *

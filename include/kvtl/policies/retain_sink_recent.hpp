@@ -19,7 +19,6 @@ struct sink_recent : score_defaults {
                 out[t] = -static_cast<float>(lane.tokens() - 1 - t); // exact up to 16 million tokens
         }
         [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return -e.age(); }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
     };
 };
 

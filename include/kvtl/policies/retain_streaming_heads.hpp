@@ -29,8 +29,9 @@ struct streaming_heads : score_defaults {
     struct config {
         std::vector<std::uint8_t> votes{}; ///< (L, HQ), not 0 where a head retrieves
         template <class Visit> void fields(Visit&&) {}
+        template <class Visit> void tables(Visit&& visit) const { visit("votes", votes); }
     };
-    class state {
+    class state : public score_hooks {
       public:
         state() = default;
         state(const config& c, const score_limits& l, std::span<std::byte> memory) noexcept

@@ -27,7 +27,7 @@ struct voting_heads : score_defaults {
         std::vector<std::uint8_t> votes{}; ///< (L, HQ), not 0 where a head votes
         template <class Visit> void fields(Visit&& visit) { visit("pool_width", pool_width); }
     };
-    class state {
+    class state : public score_hooks {
       public:
         state() = default;
         state(const config& c, const score_limits& l, std::span<std::byte> memory) noexcept

@@ -42,14 +42,18 @@ struct assignment {
     growth how = growth::append;
 };
 
-namespace detail {
 /// Units are runs of a fixed number of consecutive entries.
-template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
-    if constexpr (requires { Clusterer::sequential; })
-        return Clusterer::sequential;
-    else
-        return false;
-}
+template <class P>
+concept sequential_units = requires {
+    requires P::sequential;
+};
+/// assign() accepts a view of only some units.
+template <class P>
+concept assigns_among_some = requires {
+    requires P::among_some;
+};
+
+namespace detail {
 /// The clusterer has assign_near(): assign() for a known nearest mean.
 template <class State, class Lane>
 concept assigns_near = requires(const State& s, Lane& l, const simd::neighbour& nearest, const float* key,
@@ -65,13 +69,6 @@ template <class State, class Element>
         return s.group(keys, scratch, label, threads);
     else
         return static_cast<void>(threads), s.group(keys, scratch, label);
-}
-/// assign() accepts a view of only some units.
-template <class Clusterer> [[nodiscard]] consteval bool assigns_among_some() {
-    if constexpr (requires { Clusterer::among_some; })
-        return Clusterer::among_some;
-    else
-        return false;
 }
 } // namespace detail
 

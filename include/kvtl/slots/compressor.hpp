@@ -155,8 +155,6 @@ struct prompt_queries {
     std::uint32_t group = 1; ///< query heads of each KV head
 };
 
-namespace detail {
-
 /// The calibration kinds that a codec reads.
 template <class Compressor> [[nodiscard]] consteval std::uint32_t calibrated_kinds() {
     if constexpr (requires { Compressor::calibrated; })
@@ -164,66 +162,54 @@ template <class Compressor> [[nodiscard]] consteval std::uint32_t calibrated_kin
     else
         return 0;
 }
-template <class Compressor> [[nodiscard]] consteval bool codec_shares() {
-    if constexpr (requires { Compressor::shares; })
-        return Compressor::shares;
-    else
-        return false;
-}
-template <class Compressor> [[nodiscard]] consteval bool codec_fits_lanes() {
-    if constexpr (requires { Compressor::fits_lanes; })
-        return Compressor::fits_lanes;
-    else
-        return false;
-}
-template <class Compressor> [[nodiscard]] consteval bool codec_fits_queries() {
-    if constexpr (requires { Compressor::fits_queries; })
-        return Compressor::fits_queries;
-    else
-        return false;
-}
+// What a codec may declare, false where it does not.
+template <class P>
+concept codec_shares = requires {
+    requires P::shares;
+};
+template <class P>
+concept codec_fits_lanes = requires {
+    requires P::fits_lanes;
+};
+template <class P>
+concept codec_fits_queries = requires {
+    requires P::fits_queries;
+};
 /// Keys stay in the lane's memory, not on storage.
-template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
-    if constexpr (requires { Compressor::key_home; })
-        return Compressor::key_home == home::memory;
-    else
-        return false;
-}
+template <class P>
+concept codec_keeps_keys = requires {
+    requires P::key_home == home::memory;
+};
 /// Records are made of the layer's input.
-template <class Compressor> [[nodiscard]] consteval bool codec_encodes_input() {
-    if constexpr (requires { Compressor::encodes_input; })
-        return Compressor::encodes_input;
-    else
-        return false;
-}
+template <class P>
+concept codec_encodes_input = requires {
+    requires P::encodes_input;
+};
 /// The fit takes rows of E, and queries if the codec reads them.
 template <class P, class E>
 concept codec_fits = requires(const typename P::state& s, std::byte* lane, rows_view<E> rows,
                               std::span<std::byte> scratch) {
-    requires(codec_fits_queries<P>() || requires {
+    requires(codec_fits_queries<P> || requires {
         { s.fit(lane, rows, rows, scratch) }
         noexcept;
     });
-    requires(!codec_fits_queries<P>() || requires(const prompt_queries& queries) {
+    requires(!codec_fits_queries<P> || requires(const prompt_queries& queries) {
         { s.fit(lane, rows, rows, queries, scratch) }
         noexcept;
     });
 };
 /// Each lane has a codec state of its own.
-template <class Compressor> [[nodiscard]] consteval bool codec_per_lane() {
-    return calibrated_kinds<Compressor>() != 0 || codec_fits_lanes<Compressor>();
-}
+template <class P>
+concept codec_per_lane = (calibrated_kinds<P>() != 0) || codec_fits_lanes<P>;
 /// A codec that another codec may be made of: nothing but its config and the shape decides how it encodes one entry, and
 /// it has no rule about lanes or units.
 template <class Compressor>
 concept codec_is_plain =
     Compressor::granule == 1 && !Compressor::ragged && Compressor::domain == key_domain::post_rope &&
-    !codec_per_lane<Compressor>() && !codec_shares<Compressor>() && !codec_keeps_keys<Compressor>() &&
-    !codec_encodes_input<Compressor>() && !requires {
+    !codec_per_lane<Compressor> && !codec_shares<Compressor> && !codec_keeps_keys<Compressor> &&
+    !codec_encodes_input<Compressor> && !requires {
     &Compressor::state::check_units;
 };
-
-} // namespace detail
 
 template <class P>
 concept compressor_declares_rows = requires {
@@ -267,7 +253,7 @@ concept compressor_encodes_inputs = requires(const typename P::state& s, const l
 };
 template <class P>
 concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P> &&
-    (detail::codec_encodes_input<P>() ? compressor_encodes_inputs<P> : compressor_encodes_rows<P>)&&requires(
+    (codec_encodes_input<P> ? compressor_encodes_inputs<P> : compressor_encodes_rows<P>)&&requires(
         const typename P::state& s, typename P::plain_type* rows, const records_view& records) {
     { s.bytes() }
     noexcept->std::same_as<record_bytes>;
@@ -287,13 +273,13 @@ concept compressor_attends = compressor_state_opens<P> &&
 };
 template <class P>
 concept compressor_knows_lanes =
-    (detail::calibrated_kinds<P>() == 0 ||
+    (calibrated_kinds<P>() == 0 ||
      requires(typename P::state & s, const calibration_view& view) {
          { s.bind(view) }
          noexcept;
          { std::as_const(s).check_calibration(view) } -> std::same_as<status>;
      }) &&
-    (!detail::codec_shares<P>() ||
+    (!codec_shares<P> ||
      requires(typename P::state & s, std::uint32_t tokens, const typename P::config& config,
               std::span<std::byte> memory) {
          { s.shared_bytes(tokens) }
@@ -301,13 +287,13 @@ concept compressor_knows_lanes =
          { s.share(config, tokens, memory) }
          noexcept;
      }) &&
-    (!detail::codec_fits_lanes<P>() || (requires(const typename P::state& s, rows_view<float> rows) {
+    (!codec_fits_lanes<P> || (requires(const typename P::state& s, rows_view<float> rows) {
         { s.lane_bytes() }
         noexcept->std::same_as<std::size_t>;
         { s.fit_scratch_bytes(rows.count) }
         noexcept->std::same_as<std::size_t>;
-    } && (detail::codec_fits<P, float> && detail::codec_fits<P, typename P::plain_type>))) &&
-    (!detail::codec_per_lane<P>() || requires(const typename P::state& s, const codec_lane& lane) {
+    } && (codec_fits<P, float> && codec_fits<P, typename P::plain_type>))) &&
+    (!codec_per_lane<P> || requires(const typename P::state& s, const codec_lane& lane) {
         { s.at(lane) }
         noexcept->std::same_as<typename P::state>;
     });

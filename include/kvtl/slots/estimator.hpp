@@ -67,15 +67,10 @@ struct joining_entry {
     }
 };
 
-namespace detail {
-template <class Estimator> [[nodiscard]] consteval bool estimates() {
-    if constexpr (requires { Estimator::estimates; })
-        return Estimator::estimates;
-    else
-        return false;
-}
-} // namespace detail
-
+template <class P>
+concept estimates = requires {
+    requires P::estimates;
+};
 /// The estimator reads the scores of the index.
 template <class P>
 concept reads_scores = requires {
@@ -107,7 +102,7 @@ concept estimator_estimates = has_state<P> && requires(const typename P::state& 
 
 template <class P>
 concept estimator_for = policy_for<P, const geometry&> && summaries_agree<P> &&
-    (!detail::estimates<P>() || estimator_estimates<P>);
+    (!estimates<P> || estimator_estimates<P>);
 
 template <class P> consteval void explain_estimator() {
     if constexpr (!has_name<P>) {
@@ -125,7 +120,7 @@ template <class P> consteval void explain_estimator() {
             "[kvtl] estimator::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
             "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
         static_assert(
-            holds(!detail::estimates<P>() || estimator_estimates<P>),
+            holds(!estimates<P> || estimator_estimates<P>),
             "[kvtl] estimator::state: it declares estimates, so add `std::size_t scratch_floats(shape, "
             "units) const` and `void add(const estimator_input&, const partial&) const noexcept`");
     }

@@ -179,67 +179,45 @@ struct narrowing {
     }
 };
 
-namespace detail {
-
-template <class Policy> [[nodiscard]] consteval bool summarises() {
-    if constexpr (requires { Policy::summarises; })
-        return Policy::summarises;
-    else
-        return false;
-}
-/// For an index and for an estimator.
-template <class Policy> [[nodiscard]] consteval bool needs_spread() {
-    if constexpr (requires { Policy::needs_spread; })
-        return Policy::needs_spread;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool scores_entries() {
-    if constexpr (requires { Index::per_entry; })
-        return Index::per_entry;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool scores_stored_keys() {
-    if constexpr (requires { Index::scores_stored_keys; })
-        return Index::scores_stored_keys;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool fits_lane() {
-    if constexpr (requires { Index::fits; })
-        return Index::fits;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool narrows_units() {
-    if constexpr (requires { Index::narrows; })
-        return Index::narrows;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool linear_in_query() {
-    if constexpr (requires { Index::linear; })
-        return Index::linear;
-    else
-        return true;
-}
-
-/// The index has units that are chosen whatever their score: pinned(units_view, head, budget, visit(unit)).
-template <class Index> [[nodiscard]] consteval bool pins_units() {
-    if constexpr (requires { Index::pins; })
-        return Index::pins;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool scores_whole_lanes() {
-    if constexpr (requires { Index::scores_lanes; })
-        return Index::scores_lanes;
-    else
-        return !summarises<Index>(); // means have the width of a lane
-}
-
-} // namespace detail
+// What an index may declare, false where it does not. The first two also of an estimator.
+template <class P>
+concept summarises = requires {
+    requires P::summarises;
+};
+template <class P>
+concept needs_spread = requires {
+    requires P::needs_spread;
+};
+template <class P>
+concept scores_entries = requires {
+    requires P::per_entry;
+};
+template <class P>
+concept scores_stored_keys = requires {
+    requires P::scores_stored_keys;
+};
+template <class P>
+concept fits_first_keys = requires {
+    requires P::fits;
+};
+template <class P>
+concept narrows_units = requires {
+    requires P::narrows;
+};
+template <class P>
+concept pins_units = requires {
+    requires P::pins;
+};
+/// Unless it says that it does not.
+template <class P>
+concept scores_linearly = !requires {
+    requires !P::linear;
+};
+/// Means have the width of a lane.
+template <class P>
+concept scores_whole_lanes = !summarises<P> || requires {
+    requires P::scores_lanes;
+};
 
 template <class P>
 concept index_declares_scores = requires {
@@ -257,9 +235,9 @@ concept index_scores = has_state<P> &&(
              std::span<float> out) {
         { s.score(q, n, u, out, out) } -> std::same_as<void>;
     } ||
-    (detail::scores_stored_keys<P>() && detail::scores_entries<P>()));
+    (scores_stored_keys<P> && scores_entries<P>));
 template <class P>
-concept index_score_is_noexcept = !index_scores<P> || detail::scores_stored_keys<P>() ||
+concept index_score_is_noexcept = !index_scores<P> || scores_stored_keys<P> ||
                                   requires(const typename P::state& s, const float* q, std::uint32_t n,
                                            const units_view& u, std::span<float> out) {
     { s.score(q, n, u, out) }
@@ -282,8 +260,8 @@ concept keeps_summaries = has_state<P> && requires(const typename P::state& s, c
 };
 template <class P>
 concept index_narrows =
-    !detail::narrows_units<P>() ||
-    (!detail::scores_entries<P>() && !detail::pins_units<P>() && has_state<P> &&
+    !narrows_units<P> ||
+    (!scores_entries<P> && !pins_units<P> && has_state<P> &&
      requires(const typename P::state& s, const float* x, const units_view& u, const narrowing& memory) {
          { s.narrow(x, 1U, u, 1U, memory) }
          noexcept->std::same_as<std::uint32_t>;
@@ -292,7 +270,7 @@ concept index_narrows =
      });
 /// For an index and for an estimator.
 template <class P>
-concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P>;
+concept summaries_agree = !summarises<P> || keeps_summaries<P>;
 
 template <class P>
 concept index_for = policy_for<P, const geometry&> && index_declares_scores<P> &&

@@ -1,6 +1,10 @@
 // Requirements that policies of all slots share: a name, the inputs that they need (engine_inputs.hpp), an
 // aggregate config, and a state that is constructed from the config and the arguments of the slot.
 //
+// A config may show what it holds: fields(visit) calls visit(name, number) for the settings that can be given by
+// name, and tables(visit) calls visit(name, table or number) for others that decide what is stored or dropped. A
+// saved sequence goes on only where all of them agree.
+//
 // A state lives in the block of a shard and is copied with it, so it must be trivially copyable. It holds the
 // numbers of its config and views (pointers, spans) of the memory that it is handed. It never owns memory.
 //

@@ -93,8 +93,7 @@ template <class Preset> [[nodiscard]] consteval store_kind store_of_preset() {
                   std::same_as<typename Preset::selector, all_units>)
         return store_kind::rows;
     else if constexpr (requires { requires Preset::layout::by_entry; })
-        return detail::sequential_units<typename Preset::clusterer>() ? store_kind::groups
-                                                                      : store_kind::units;
+        return sequential_units<typename Preset::clusterer> ? store_kind::groups : store_kind::units;
     else
         return store_kind::units;
 }
@@ -106,8 +105,7 @@ concept retrieves = store_of_preset<T>()
 /// Only chains can hold its records: they span a whole layer, use bases of a lane, or have positions.
 template <class Compressor>
 concept needs_chains =
-    detail::codec_per_lane<Compressor>() || layer_wide_only<Compressor>() || Compressor::domain
-    == key_domain::pre_rope;
+    codec_per_lane<Compressor> || layer_wide_only<Compressor> || Compressor::domain == key_domain::pre_rope;
 /// Entries stay in memory, as rows and, in a chain per lane, as records. These are all entries, or the
 /// survivors of a prompt. Exception: records of one head stay with a retention that drops, which evicts from
 /// them.
@@ -174,10 +172,9 @@ concept mass_is_fed = feedback_of<typename T::clusterer>()
     feedback::unused&& feedback_of<typename T::budget>() == feedback::unused;
 
 // ------------------------------------------------------------------------------------ slots that agree
-template <class T> [[nodiscard]] consteval bool needs_layer_units() {
-    return layer_wide_only<typename T::compressor>() || layer_wide_only<typename T::index>() ||
-           layer_wide_only<typename T::selector>();
-}
+template <class T>
+concept needs_layer_units = layer_wide_only<typename T::compressor> || layer_wide_only<typename T::index> ||
+    layer_wide_only<typename T::selector>;
 template <class T>
 concept selector_has_its_scores = !T::selector::uses_scores || T::index::scores;
 template <class T>
@@ -185,19 +182,17 @@ concept mass_is_complete = feedback_of<typename T::retention>()
 != feedback::full || T::selector::takes_everything;
 template <class T>
 concept granularity_agrees =
-    !retrieves<T> || !needs_layer_units<T>() || T::clusterer::unit_of == granularity::layer;
+    !retrieves<T> || !needs_layer_units<T> || T::clusterer::unit_of == granularity::layer;
 /// If every query chooses for itself, units belong to one head.
 template <class T>
 concept queries_agree =
     !chooses_per_query<typename T::selector> || T::clusterer::unit_of == granularity::head;
 /// In a stream of entries in token order, the number of a unit determines its place.
 template <class T>
-concept streams_hold_runs =
-    !retrieves<T> || !T::layout::by_entry || detail::sequential_units<typename T::clusterer>();
+concept streams_hold_runs = !retrieves<T> || !T::layout::by_entry || sequential_units<typename T::clusterer>;
 /// A selector that chooses for predicted queries needs a schedule that asks the engine for them.
 template <class T>
-concept predictions_come =
-    !detail::chooses_ahead<typename T::selector>() || asks_for_predictions<typename T::schedule>;
+concept predictions_come = !chooses_ahead<typename T::selector> || asks_for_predictions<typename T::schedule>;
 /// Virtualised layers need units that own whole pages, and a replacement policy that keeps units resident.
 template <class T>
 concept layers_can_take_turns =
@@ -206,17 +201,16 @@ concept layers_can_take_turns =
 /// Layers share a choice as numbers of units. These mean the same entries in every layer only if units are
 /// runs of consecutive entries.
 template <class T>
-concept shared_units_agree =
-    !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
+concept shared_units_agree = !shares_choices<typename T::selector> || sequential_units<typename T::clusterer>;
 /// The engine names units by number: the place of their tokens has to follow from it.
 template <class T>
 concept named_units_agree =
-    !detail::engine_names_units<typename T::selector>() ||
+    !engine_names_units<typename T::selector> ||
     (store_of_preset<T>() == store_kind::groups && !drops_entries<T> && !T::layout::wants_correlation);
 /// Stored keys that are scored in place must lie in the order of units.
 template <class T>
 concept stored_keys_in_order =
-    !detail::scores_stored_keys<typename T::index>() || store_of_preset<T>() == store_kind::groups;
+    !scores_stored_keys<typename T::index> || store_of_preset<T>() == store_kind::groups;
 /// A choice that layers share does not record which query made it.
 template <class T>
 concept shared_queries_agree =
@@ -230,7 +224,7 @@ concept estimator_sees_choice =
 template <class T>
 concept estimator_has_its_scores =
     !reads_scores<typename T::estimator> ||
-    (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
+    (chooses_per_query<typename T::selector> && !scores_stored_keys<typename T::index>);
 /// Errors are known of units that have records, in any order, and without a choice before the first entry is in place.
 template <class T>
 concept errors_are_priced =
@@ -248,21 +242,20 @@ concept stored_rows_agree = T::compressor::rows_are_records || !requires {
 template <class T>
 concept ragged_records_agree =
     !T::compressor::ragged || !retrieves<T> ||
-    (store_of_preset<T>() == store_kind::groups && !detail::codec_keeps_keys<typename T::compressor>() &&
-     !detail::scores_stored_keys<typename T::index>()) ||
+    (store_of_preset<T>() == store_kind::groups && !codec_keeps_keys<typename T::compressor> &&
+     !scores_stored_keys<typename T::index>) ||
     store_of_preset<T>() == store_kind::units;
 /// Records that several entries share, and keys that are kept apart from values, need units of consecutive
 /// entries. A codec that is fitted to a prompt needs entries that become units.
 template <class T>
-concept codec_has_its_runs = (T::compressor::granule == 1 &&
-                              !detail::codec_keeps_keys<typename T::compressor>() &&
-                              (retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>())) ||
+concept codec_has_its_runs = (T::compressor::granule == 1 && !codec_keeps_keys<typename T::compressor> &&
+                              (retrieves<T> || !codec_fits_lanes<typename T::compressor>)) ||
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 /// Records of inputs wait beside the rows of a window, and only entries that stay in memory have both.
 template <class T>
 concept inputs_are_kept =
-    !detail::codec_encodes_input<typename T::compressor>() || (!retrieves<T> && !drops_entries<T>);
+    !codec_encodes_input<typename T::compressor> || (!retrieves<T> && !drops_entries<T>);
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     streams_hold_runs<T> && predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> &&
@@ -270,36 +263,29 @@ concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> &
     estimator_has_its_scores<T> && errors_are_priced<T> && named_units_agree<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
-template <class T> [[nodiscard]] consteval bool layer_wide() {
-    return needs_layer_units<T>() || (retrieves<T> && T::clusterer::unit_of == granularity::layer);
-}
+template <class T>
+concept layer_wide = needs_layer_units<T> ||(retrieves<T>&& T::clusterer::unit_of == granularity::layer);
 /// If units, codec or index span all heads of a token, the heads must keep the same tokens.
 template <class T>
-concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
+concept survivors_agree = !layer_wide<T> || T::retention::score::decides_together;
 /// The retention evicts after each chunk of a prompt, by all that is left and the chunk, and not in decode.
-template <class T> [[nodiscard]] consteval bool evicts_by_chunk() {
-    if constexpr (drops_entries<T>)
-        return T::retention::score::evicts_in_prompt && !T::retention::score::evicts_in_decode;
-    else
-        return false;
-}
+template <class T>
+concept evicts_by_chunk =
+    drops_entries<T> && T::retention::score::evicts_in_prompt && !T::retention::score::evicts_in_decode;
 /// The retention scores a prompt by probes that come with any of its chunks, and whose tokens may pass behind it.
-template <class T> [[nodiscard]] consteval bool replays_prompts() {
-    if constexpr (drops_entries<T>) return requires {
-            requires T::retention::score::replays;
-        };
-    else
-        return false;
-}
+template <class T>
+concept replays_prompts = drops_entries<T> && requires {
+    requires T::retention::score::replays;
+};
 /// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
 /// and chunks attend rows without counts. What is left of earlier chunks is stored anew with every chunk and must not change
 /// by that.
 template <class T>
-concept streaming_agrees = !T::retention::score::evicts_in_prompt || (!T::budget::late && !requires {
-    requires T::retention::counts;
-} && (!evicts_by_chunk<T>() || (!T::retention::merges && T::compressor::rows_are_records && !requires {
-    requires T::retention::score::drops_unwanted;
-})));
+concept streaming_agrees =
+    !T::retention::score::evicts_in_prompt ||
+    (!T::budget::late && !requires { requires T::retention::counts; } &&
+     (!evicts_by_chunk<T> || (!T::retention::merges && T::compressor::rows_are_records &&
+                              !drops_unwanted<typename T::retention::score>)));
 template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||
@@ -311,7 +297,7 @@ concept preference_is_known =
 /// so no token passes.
 template <class T>
 concept thins_out_once = !hands_over<T> || (!T::retention::score::evicts_in_decode &&
-                                            !T::retention::score::evicts_in_prompt && !replays_prompts<T>());
+                                            !T::retention::score::evicts_in_prompt && !replays_prompts<T>);
 template <class T>
 concept keeps_by_kv_head = !hands_over<T> || !T::retention::score::per_query_head;
 template <class T>
@@ -320,32 +306,26 @@ concept keeps_positions = !hands_over<T> || !T::position::moves;
 template <class T>
 concept weights_are_attended =
     !retrieves<T> || !T::retention::merges || std::same_as<typename T::estimator, nothing>;
-template <class Score> [[nodiscard]] consteval bool score_drops_unwanted() {
-    if constexpr (requires { Score::drops_unwanted; })
-        return Score::drops_unwanted;
-    else
-        return false;
-}
 /// Demoted entries lie in rows beside those that were not: prompts must come whole, and positions stay. What a lane holds
 /// is no longer in one order of scores, so late budgets go by a preference.
 template <class T>
-concept demotion_agrees = !retention_demotes<typename T::retention> ||
-                          (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
-                           !score_drops_unwanted<typename T::retention::score>() &&
-                           (!T::budget::late || T::budget::reads_preference));
+concept demotion_agrees =
+    !retention_demotes<typename T::retention> ||
+    (!hands_over<T> && !T::retention::score::evicts_in_prompt && !T::position::moves &&
+     !drops_unwanted<typename T::retention::score> && (!T::budget::late || T::budget::reads_preference));
 /// The second codec encodes single entries of one head, rows like those of the first.
 template <class T>
 concept demoted_codec_agrees =
     !retention_demotes<typename T::retention> ||
-    (compressor_for<typename T::retention::codec> && detail::codec_is_plain<typename T::retention::codec> &&
-     !layer_wide_only<typename T::retention::codec>() &&
+    (compressor_for<typename T::retention::codec> && codec_is_plain<typename T::retention::codec> &&
+     !layer_wide_only<typename T::retention::codec> &&
      std::same_as<typename T::retention::codec::plain_type, typename T::compressor::plain_type>);
 /// A fit to keys before RoPE needs all tokens 0, 1, ... without gaps.
 template <class T>
-concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
+concept codec_bears_gaps = !retrieves<T> || !codec_fits_lanes<typename T::compressor> ||
                            T::compressor::domain == key_domain::post_rope;
 template <class T>
-concept layer_units_stay_even = !hands_over<T> || !layer_wide<T>() ||
+concept layer_units_stay_even = !hands_over<T> || !layer_wide<T> ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
 template <class T>
 concept dropping_agrees =
@@ -362,8 +342,7 @@ template <class T> [[nodiscard]] consteval engine_input needed_inputs() {
            needs_of<typename T::index>() | needs_of<typename T::selector>() |
            needs_of<typename T::estimator>() | needs_of<typename T::budget>() |
            needs_of<typename T::retention>() | needs_of<typename T::compressor>() |
-           (detail::calibrated_kinds<typename T::compressor>() != 0 ? engine_input::calibration
-                                                                    : engine_input{}) |
+           (calibrated_kinds<typename T::compressor>() != 0 ? engine_input::calibration : engine_input{}) |
            needs_of<typename T::position>() | needs_of<typename T::schedule>();
 }
 [[nodiscard]] constexpr const char* missing_input(engine_input needed, engine_input have) noexcept {

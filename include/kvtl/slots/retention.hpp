@@ -45,6 +45,8 @@
 
 namespace kvtl { inline namespace v0 {
 
+class calibration_view;
+
 /// The source from which the score of a prompt's entry is computed.
 enum class score_source : std::uint8_t { arrival, keys, window, prompt, probe };
 
@@ -184,7 +186,7 @@ template <class Score>
 }
 
 /// Defaults that fit most score policies: no settings, no records, each head decides for itself, and entries
-/// leave only at the end of the prompt.
+/// leave only at the end of the prompt, when there is no room for them.
 struct score_defaults {
     static constexpr engine_input needs = engine_input::k;
     static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
@@ -192,6 +194,9 @@ struct score_defaults {
     static constexpr bool evicts_in_decode = false;
     static constexpr bool evicts_in_prompt = false; ///< entry by entry, or after each chunk
     static constexpr bool reads_values = false;     ///< reads prompt_lane::value_sizes and has value_size()
+    static constexpr bool drops_unwanted = false; ///< entries that are not wanted() leave, whatever the room
+    static constexpr bool ages = false;           ///< worth depends on age: a prompt is ranked by it, too
+    static constexpr bool replays = false;        ///< scores by probes with any chunk; tokens may pass
     static constexpr std::uint32_t spare_rows = 0;
     using record = no_record;
     struct config {
@@ -199,8 +204,26 @@ struct score_defaults {
     };
 };
 
+/// What a score's state may define, as it is for a score that does not. Every state inherits this.
+struct score_hooks {
+    /// What was fitted offline. The view's memory outlives the state.
+    static void bind(const calibration_view&) noexcept {}
+    /// The inputs of `tokens` tokens, before a call changes anything.
+    [[nodiscard]] static status check_arrival(const layer_input&, std::size_t) noexcept { return {}; }
+    /// With drops_unwanted: an entry with this score may stay; the chunk has one that may.
+    [[nodiscard]] static bool wanted(float) noexcept { return true; }
+    [[nodiscard]] static bool wants_any(const layer_input&) noexcept { return true; }
+    /// With evicts_in_decode: the entry that is worth least leaves, once a lane is `slack` entries over its limit, and
+    /// others until it is `headroom` below it.
+    template <class Record> [[nodiscard]] static float worth(const held_entry& e, const Record&) noexcept {
+        return e.score;
+    }
+    [[nodiscard]] static std::uint32_t slack() noexcept { return 0; }
+    [[nodiscard]] static std::uint32_t headroom() noexcept { return 0; }
+};
+
 /// The state of policies that need no memory.
-template <class Config> class score_state {
+template <class Config> class score_state : public score_hooks {
   public:
     score_state() = default;
     score_state(const Config& c, const score_limits& limits, std::span<std::byte>) noexcept
@@ -213,6 +236,11 @@ template <class Config> class score_state {
     score_limits limits_{};
 };
 
+/// Entries may leave although there is room.
+template <class P>
+concept drops_unwanted = requires {
+    requires P::drops_unwanted;
+};
 template <class P>
 concept score_declares = requires {
     { P::name } -> std::convertible_to<std::string_view>;
@@ -230,6 +258,7 @@ concept score_declares = requires {
 };
 template <class P>
 concept score_opens = state_constructs<P, const score_limits&, std::span<std::byte>> &&
+    std::derived_from<typename P::state, score_hooks> &&
     requires(const typename P::config& c, const score_limits& l) {
     { P::state::bytes(c, l) }
     noexcept->std::same_as<std::size_t>;
@@ -311,7 +340,8 @@ template <class P> consteval void explain_score() {
                   "[kvtl] score: declare name, source, record, config and the constants of "
                   "score_defaults, or inherit it");
     static_assert(holds(score_opens<P>),
-                  "[kvtl] score: add `class state` with noexcept static "
+                  "[kvtl] score: add `class state`, derived from score_state<config> or score_hooks, with "
+                  "noexcept static "
                   "bytes(config, score_limits) and check(config, score_limits), constructible from "
                   "(config, score_limits, std::span<std::byte>)");
     static_assert(holds(state_is_relocatable<P>),
@@ -323,9 +353,10 @@ template <class P> consteval void explain_score() {
         static_assert(holds(score_ranks_arrivals<P>),
                       "[kvtl] score::state: its source is arrival; add `void arrive(const arriving&, "
                       "std::span<float> out) const noexcept`");
-        static_assert(holds(score_ranks_held<P>),
-                      "[kvtl] score::state: it evicts in decode; add noexcept const `float "
-                      "worth(held_entry, record)` and `std::uint32_t slack()`");
+        static_assert(
+            holds(score_ranks_held<P>),
+            "[kvtl] score::state: it evicts in decode; worth(held_entry, record) returns float, and slack() "
+            "std::uint32_t, both const and noexcept");
         static_assert(holds(score_remembers_mass<P>),
                       "[kvtl] score::state: it reads attention mass; add `void feed(held_entry, float "
                       "mass, float& score, record&) const noexcept`");

@@ -107,24 +107,22 @@ class choice_input {
     std::uint32_t fixed_ = 0;
 };
 
-namespace detail {
 /// The engine names the units.
-template <class Selector> [[nodiscard]] consteval bool engine_names_units() {
-    return contains(needs_of<Selector>(), engine_input::chosen);
-}
+template <class P>
+concept engine_names_units = contains(needs_of<P>(), engine_input::chosen);
+/// The selector chooses for a query that was predicted one layer ahead.
+template <class P>
+concept chooses_ahead = requires {
+    requires P::source == query::predicted;
+};
+
+namespace detail {
 /// Number of adjacent layers that share the choice of the first of them.
 template <class Selector> [[nodiscard]] consteval std::uint32_t layers_that_share() {
     if constexpr (requires { Selector::layers_that_share; })
         return Selector::layers_that_share;
     else
         return 1;
-}
-/// The selector chooses for a query that was predicted one layer ahead (query::predicted).
-template <class Selector> [[nodiscard]] consteval bool chooses_ahead() {
-    if constexpr (requires { Selector::source; })
-        return static_cast<bool>(Selector::source);
-    else
-        return false;
 }
 } // namespace detail
 

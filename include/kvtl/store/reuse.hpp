@@ -26,8 +26,8 @@ enum class prefix_reuse : std::uint8_t {
 template <class Preset> [[nodiscard]] consteval prefix_reuse reuse_of() noexcept {
     if (drops_entries<Preset>) return prefix_reuse::question_blind;
     const bool clusters = retrieves<Preset> && Preset::clusterer::clusters_prompt;
-    const bool fits = detail::codec_fits_lanes<typename Preset::compressor>() ||
-                      (retrieves<Preset> && (detail::fits_lane<typename Preset::index>() ||
+    const bool fits = codec_fits_lanes<typename Preset::compressor> ||
+                      (retrieves<Preset> && (fits_first_keys<typename Preset::index> ||
                                              calibrates_on_prompts<typename Preset::selector>));
     return clusters || fits ? prefix_reuse::other_clusters : prefix_reuse::exact;
 }

@@ -27,8 +27,7 @@ template <class Types> class unit_growth {
     /// The clusterer lets entries wait in the window until it can make several units of them at once.
     static constexpr bool batches = Types::batches;
     /// The index names the units that an entry may join.
-    static constexpr bool among_few =
-        detail::narrows_units<typename Types::index>() && detail::assigns_among_some<clusterer>();
+    static constexpr bool among_few = narrows_units<typename Types::index> && assigns_among_some<clusterer>;
     static_assert(!batches || !summaries<Types>::gathers,
                   "[kvtl] estimator: one that gathers entries needs a clusterer that adds them one by one; a "
                   "batch that could not be written is undone");

@@ -20,13 +20,6 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Estimator> [[nodiscard]] consteval bool estimator_needs_means() {
-    if constexpr (requires { Estimator::needs_means; })
-        return Estimator::needs_means;
-    else
-        return false;
-}
-
 /// The policy of each slot, without a preset's name and numbers.
 template <class Clusterer, class Index, class Selector, class Estimator, class Budget, class Retention,
           class Compressor, class Position, class Layout, class Replacement, class Schedule, class Io,
@@ -47,24 +40,23 @@ struct policies {
     /// Entries carry a log-weight even where no retention merges them.
     static constexpr bool weighted_entries = Weighted;
 };
-template <class Preset> [[nodiscard]] consteval bool weighs_entries() {
-    return requires {
-        requires Preset::weighted_entries;
-    };
-}
+template <class Preset>
+concept weighs_entries = requires {
+    requires Preset::weighted_entries;
+};
 template <class Preset>
 using policies_of = policies<typename Preset::clusterer, typename Preset::index, typename Preset::selector,
                              typename Preset::estimator, typename Preset::budget, typename Preset::retention,
                              typename Preset::compressor, typename Preset::position, typename Preset::layout,
                              typename Preset::replacement, typename Preset::schedule, typename Preset::io,
-                             weighs_entries<Preset>()>;
+                             weighs_entries<Preset>>;
 
 /// Units, or lanes of records, span one KV head or all heads of a layer.
 template <class Policies> [[nodiscard]] consteval granularity unit_of_policies() {
     if constexpr (retrieves<Policies>)
         return Policies::clusterer::unit_of;
     else
-        return needs_layer_units<Policies>() ? granularity::layer : granularity::head;
+        return needs_layer_units<Policies> ? granularity::layer : granularity::head;
 }
 
 /// How a retention encodes again what loses its place.
@@ -79,7 +71,8 @@ template <retention_demotes Retention> struct demotion_types<Retention> {
 
 /// The types of a retention that drops entries; nothing for one that keeps all.
 template <class Policies, bool = drops_entries<Policies>> struct retention_types {
-    static constexpr bool drops = false;
+    static constexpr bool drops = false, reads_mass = false, decides_together = false,
+                          evicts_in_decode = false;
 };
 template <class Policies>
 struct retention_types<Policies, true> : demotion_types<typename Policies::retention> {
@@ -93,8 +86,9 @@ struct retention_types<Policies, true> : demotion_types<typename Policies::reten
     using position = typename Policies::position;
     using position_state = typename position::state;
     static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
-    static constexpr bool evicts_by_chunk = kvtl::evicts_by_chunk<Policies>();
-    static constexpr bool replays = kvtl::replays_prompts<Policies>();
+    static constexpr bool evicts_in_decode = score::evicts_in_decode;
+    static constexpr bool evicts_by_chunk = kvtl::evicts_by_chunk<Policies>;
+    static constexpr bool replays = kvtl::replays_prompts<Policies>;
     /// The heads of a layer are decided together, so a sequence belongs to one shard.
     static constexpr bool decides_together =
         budget::decides_together || score::decides_together || score::reads_values;
@@ -111,9 +105,8 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     using compressor = typename Policies::compressor;
     using codec = typename compressor::state;
     /// What attends the units that a step has read.
-    using unit_codec =
-        std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
-                           decoded_keys<compressor>, codec>;
+    using unit_codec = std::conditional_t<kind == store_kind::groups && codec_keeps_keys<compressor>,
+                                          decoded_keys<compressor>, codec>;
     using element_type = typename compressor::plain_type; ///< of plain rows
     /// Of the rows that retention keeps: records where they stay, plain rows where they move on.
     using row_codec = std::conditional_t<retrieves || hands_over, plain_rows<element_type>, codec>;
@@ -166,12 +159,12 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     using lane_table = kvtl::lane_table<lane>;
 
     /// Storage holds values only: keys live in memory, and are plain rows once their unit is read.
-    static constexpr bool values_only = sequential && detail::codec_keeps_keys<compressor>();
+    static constexpr bool values_only = sequential && codec_keeps_keys<compressor>;
     /// Something is fitted to the first entries of a run of them.
     static constexpr bool fits_first_rows =
-        sequential && (detail::fits_lane<index>() || detail::codec_fits_lanes<compressor>());
+        sequential && (fits_first_keys<index> || codec_fits_lanes<compressor>);
     /// Keys and values have pages of their own: the index scores with keys that are read at every step.
-    static constexpr bool split_pages = sequential && !values_only && detail::scores_stored_keys<index>();
+    static constexpr bool split_pages = sequential && !values_only && scores_stored_keys<index>;
     /// Pages that hold `rows` entries: one, or one of keys and one of values.
     static constexpr std::uint32_t fields = split_pages ? 2 : 1;
     [[nodiscard]] static constexpr page_format page_format_of(std::uint32_t device_page,
@@ -214,10 +207,12 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     /// What a step has read does not outlive it.
     static constexpr bool keeps_nothing = requires { requires Policies::replacement::keeps_nothing; };
     /// Lanes gather how far entries lie from the means of their units.
-    static constexpr bool spread = detail::needs_spread<index>() || detail::needs_spread<estimator>();
+    static constexpr bool spread = needs_spread<index> || needs_spread<estimator>;
     /// Units have means because a policy reads them.
-    static constexpr bool means =
-        clusterer::needs_means || index::needs_means || estimator_needs_means<estimator>() || spread;
+    static constexpr bool means = clusterer::needs_means || index::needs_means || requires {
+        requires estimator::needs_means;
+    }
+    || spread;
     static constexpr granularity unit_of = unit_of_policies<Policies>();
 
   private:

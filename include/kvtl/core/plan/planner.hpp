@@ -403,6 +403,7 @@ template <class Policies> class planner final : public cache_planner {
   public:
     using types = policy_types<Policies>;
     using rows_type = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
+    using units_type = std::conditional_t<types::retrieves, unit_sizes<types>, no_unit_sizes>;
 
     rows_type rows; ///< that retention keeps
     cache_settings<Policies> config;
@@ -451,15 +452,11 @@ template <class Policies> class planner final : public cache_planner {
         f.fits_first_rows = types::fits_first_rows;
         f.ragged = types::compressor::ragged;
         f.products = relaxed_products();
-        f.one_shard = f.layer_units;
-        if constexpr (types::drops) {
-            f.one_shard = types::decides_together || f.layer_units;
-            f.evicts_in_decode = types::score::evicts_in_decode;
-            f.evicts_by_mass = !types::hands_over && types::reads_mass;
-        }
-        if constexpr (types::retrieves)
-            if (calibrates_on_prompts<typename types::selector> || goes_by_errors<typename types::selector>)
-                f.one_shard = true;
+        const bool has_bar =
+            calibrates_on_prompts<typename types::selector> || goes_by_errors<typename types::selector>;
+        f.one_shard = f.layer_units || types::decides_together || (types::retrieves && has_bar);
+        f.evicts_in_decode = types::evicts_in_decode;
+        f.evicts_by_mass = !types::hands_over && types::reads_mass;
         return f;
     }
 
@@ -468,18 +465,12 @@ template <class Policies> class planner final : public cache_planner {
         return std::make_unique<planner>(*this);
     }
     [[nodiscard, gnu::cold]] std::uint32_t unit_tokens() const noexcept override {
-        if constexpr (types::retrieves)
-            if constexpr (requires { config.clusterer.group_tokens; } &&
-                          !truncates_units<typename types::selector>)
+        if constexpr (requires { config.clusterer.group_tokens; })
+            if (types::retrieves && !truncates_units<typename types::selector>)
                 return std::max(1U, config.clusterer.group_tokens);
         return 1;
     }
-    [[nodiscard]] const retention_plan* kept() const noexcept override {
-        if constexpr (types::drops)
-            return &rows.plan;
-        else
-            return nullptr;
-    }
+    [[nodiscard]] const retention_plan* kept() const noexcept override { return rows.kept(); }
     [[nodiscard]] bool shrinks() const noexcept override { return config.shrink != nullptr; }
 
     [[nodiscard, gnu::cold]] status check_policies() const noexcept override {
@@ -505,30 +496,26 @@ template <class Policies> class planner final : public cache_planner {
             if (status s = types::codec::check(c.compressor, stored); !s) return s;
         typename types::codec codec(c.compressor, stored);
         p.sizes.record = types::record_bytes_of(codec);
-        if constexpr (detail::codec_shares<typename types::compressor>())
+        if constexpr (codec_shares<typename types::compressor>)
             p.codec_shared_bytes = codec.shared_bytes(p.sizes.max_tokens);
-        if constexpr (detail::codec_fits_lanes<typename types::compressor>()) {
+        if constexpr (codec_fits_lanes<typename types::compressor>) {
             p.sizes.codec_lane = codec.lane_bytes();
             p.sizes.codec_fit = codec.fit_scratch_bytes(p.sizes.max_tokens);
         }
-        if constexpr (types::drops) {
-            rows = {};
-            if (status s = rows.settle(c, model(), p); !s) return s;
-            sizes.least_blocks = rows.least_blocks, sizes.most_blocks = rows.most_blocks;
-        }
-        if constexpr (types::retrieves && types::drops)
+        rows = {};
+        if (status s = rows.settle(c, model(), p); !s) return s;
+        sizes.least_blocks = rows.least_blocks, sizes.most_blocks = rows.most_blocks;
+        if (types::retrieves && types::drops)
             if (status s = settle_survivors(); !s) return s;
-        if constexpr (types::retrieves)
-            if (status s = unit_sizes<types>::settle(c, model(), p, sizes.page_bytes); !s) return s;
-        if constexpr (types::in_chains) return keep_all(codec.bytes());
-        return {};
+        if (status s = units_type::settle(c, model(), p, sizes.page_bytes); !s) return s;
+        return types::in_chains ? keep_all(codec.bytes()) : status{};
     }
     [[gnu::cold]] void measure_policies(std::uint32_t blocks, std::uint32_t frames) override {
         memory_parts& m = sizes.parts;
-        if constexpr (types::drops) rows.measure(config, blocks, m), sizes.pool_bytes = rows.pool_bytes();
-        if constexpr (types::retrieves) unit_sizes<types>::measure(sizes.plan, frames, sizes.page_bytes, m);
+        rows.measure(config, blocks, m);
+        sizes.pool_bytes = rows.pool_bytes();
+        units_type::measure(sizes.plan, frames, sizes.page_bytes, m);
         measure_row_layers<typename types::element_type, typename types::chain_codec>(sizes);
-        static_cast<void>(m), static_cast<void>(blocks), static_cast<void>(frames);
     }
 
     [[nodiscard, gnu::cold]] knob_numbers numbers() noexcept override {
@@ -537,7 +524,7 @@ template <class Policies> class planner final : public cache_planner {
                        c.window_tokens, c.sink_tokens,   c.open_pages,     c.shards};
         if constexpr (requires { c.clusterer.pending_entries; })
             n.pending_entries = &c.clusterer.pending_entries;
-        if constexpr (types::drops) n.planned_keep = row_sizes<types>::keep_tokens(c);
+        n.planned_keep = rows_type::keep_tokens(c);
         return n;
     }
     [[nodiscard, gnu::cold]] std::string turn_size(const cache_planner& original) override {

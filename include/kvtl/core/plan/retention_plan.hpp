@@ -164,7 +164,7 @@ template <class Types> struct retention_memory {
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));
         m.score = index.take<std::byte>(Types::score_state::bytes(score_config, score_sizes));
         m.past = index.take<std::byte>(lanes * p.max_tokens * p.remembered);
-        if constexpr (Types::balances_channels) m.balance = metadata.take<float>(lanes * p.dim);
+        m.balance = metadata.take<float>(Types::balances_channels ? lanes * p.dim : 0);
 
         const std::size_t prompt = p.prefill_tokens;
         const bool observes = score::source != score_source::arrival && score::source != score_source::keys;
@@ -179,18 +179,15 @@ template <class Types> struct retention_memory {
         m.logits = scratch.take<float>(
             p.lane_group *
             std::max<std::size_t>(observes ? prompt : 0, Types::reads_mass ? std::size_t{p.most_rows} : 0));
-        constexpr bool ages = requires {
-            requires score::ages;
-        };
-        m.rank = scratch.take<float>(ages ? prompt : 0);
+        m.rank = scratch.take<float>(score::ages ? prompt : 0);
         m.spare = scratch.take<float>(score::spare_rows * prompt);
         m.observed = scratch.take<float>(windowed ? std::size_t{2} * p.window * p.lane_group * p.dim : 0);
         m.causal = scratch.take<float>(simd::causal_scratch_floats(p.dim));
         m.order = scratch.take<std::uint32_t>(prompt);
         m.numbers = scratch.take<std::uint32_t>(Types::evicts_by_chunk ? prompt : 0);
         m.table = scratch.take<std::uint32_t>(blocks_for(p.most_rows) + 1);
-        if constexpr (Types::demotes)
-            m.demoted_table = scratch.take<std::uint32_t>(blocks_for(p.most_rows, p.demotion.per_block) + 1);
+        m.demoted_table = scratch.take<std::uint32_t>(
+            Types::demotes ? blocks_for(p.most_rows, p.demotion.per_block) + 1 : 0);
         m.ranking = scratch.take<std::uint64_t>(prompt);
         m.partial = scratch.take<float>(partial_floats(p.lane_group, p.dim));
         m.attend = scratch.take<float>(simd::attend_scratch_floats(p.lane_group));

@@ -21,7 +21,7 @@ template <class Types> struct shard_memory {
     /// Tokens whose queries attend together in 16 bits; of floats these are more (turn_attention.hpp).
     static constexpr std::uint32_t turn_tokens = Types::sequential ? 64 : 32;
 
-    std::span<std::uint32_t> checksum, bounce;
+    std::span<std::uint32_t> checksum;
     std::span<std::uint8_t> other_owners;
     std::span<std::byte> layout, trash;
     std::span<io_batch> io_batches;
@@ -43,7 +43,6 @@ template <class Types> struct shard_memory {
         shard_memory m;
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
         m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
-        m.bounce = metadata.take<std::uint32_t>(Types::sequential ? p.file_pages : 0);
         m.other_owners = metadata.take<std::uint8_t>(p.shard_sequences > 1 ? p.file_pages : 0);
         m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         const auto format = Types::page_format_of(p.device_page, p.sizes);
@@ -54,7 +53,7 @@ template <class Types> struct shard_memory {
             metadata.take<io_batch>(io_batches + p.page_in_batches() + p.representative_io_batches());
         for (std::uint32_t i = 0; i < io_batches; ++i) {
             const bool reads = i < runner::store::step_io_batches + p.prefetches;
-            io_batch f(scratch, p.io_batch_pages, reads ? p.batch_items : 1);
+            io_batch f(scratch, p.io_batch_pages, reads ? p.batch_items : 1, reads && Types::sequential);
             if (!m.io_batches.empty()) m.io_batches[i] = f;
         }
         for (std::uint32_t i = 0; i < p.page_in_batches(); ++i) {

@@ -55,6 +55,7 @@ template <class Types> class row_sizes {
     std::uint32_t least_blocks = 0; ///< of a shard's pool
     std::uint32_t most_blocks = 0;  ///< beyond which a shard's pool has no use for more
 
+    [[nodiscard]] const retention_plan* kept() const noexcept { return &plan; }
     /// keep_tokens 0: attend_tokens, or four times as many where these are chosen among what was kept.
     template <class Config> [[nodiscard]] static std::size_t keep_tokens(const Config& c) noexcept {
         return c.keep_tokens != 0 ? c.keep_tokens : (Types::retrieves ? 4 : 1) * c.attend_tokens;
@@ -144,7 +145,7 @@ template <class Types> class row_sizes {
         retention_plan& p = plan;
         std::vector<std::byte> scratch(budget_state::bytes(budgets));
         std::vector<std::byte> memory(score_state::bytes(c.retention, scores));
-        if constexpr (score::evicts_in_decode) p.slack = score_state(c.retention, scores, memory).slack();
+        p.slack = score_state(c.retention, scores, memory).slack();
         const budget_state budget(c.budget, budgets, scratch);
         const bool layer_by_layer = p.hands_over && !Types::budget::late;
         const std::uint64_t lanes = std::uint64_t{layer_by_layer ? 1 : p.layers} * p.shard_lanes;
@@ -210,6 +211,16 @@ template <class Types> class row_sizes {
 };
 
 /// Where nothing is dropped there is nothing to size.
-struct no_row_sizes {};
+struct no_row_sizes {
+    static constexpr std::uint32_t least_blocks = 0, most_blocks = 0;
+    [[nodiscard]] static const retention_plan* kept() noexcept { return nullptr; }
+    template <class Config> [[nodiscard]] static std::size_t keep_tokens(const Config&) noexcept { return 0; }
+    template <class Config>
+    [[nodiscard]] static status settle(const Config&, const geometry&, const cache_plan&) noexcept {
+        return {};
+    }
+    template <class Config> static void measure(const Config&, std::uint32_t, memory_parts&) noexcept {}
+    [[nodiscard]] static std::size_t pool_bytes() noexcept { return 0; }
+};
 
 }} // namespace kvtl::v0

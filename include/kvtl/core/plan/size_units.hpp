@@ -15,6 +15,15 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Where nothing is retrieved there are no units to size.
+struct no_unit_sizes {
+    template <class Config>
+    [[nodiscard]] static status settle(const Config&, const geometry&, cache_plan&, std::uint32_t&) noexcept {
+        return {};
+    }
+    static void measure(cache_plan&, std::uint32_t, std::uint32_t, memory_parts&) noexcept {}
+};
+
 template <class Types> class unit_sizes {
   public:
     using types = Types;
@@ -68,7 +77,7 @@ template <class Types> class unit_sizes {
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
-        if constexpr (!types::sequential && !types::virtualised)
+        if (!types::sequential && !types::virtualised)
             if (c.lend_tables && page_bytes % system_page() == 0) size_lending(page_bytes, p);
         return {};
     }
@@ -131,7 +140,7 @@ template <class Types> class unit_sizes {
         if constexpr (requires { rest.scratch_floats(shape, p.sizes.max_units); })
             p.rest_floats = rest.scratch_floats(shape, p.sizes.max_units);
         p.fit_bytes = p.sizes.codec_fit;
-        if constexpr (detail::fits_lane<typename types::index>())
+        if constexpr (fits_first_keys<typename types::index>)
             p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
     }
 
@@ -209,9 +218,8 @@ template <class Types> class unit_sizes {
                 s.spare = cluster.batch_entries(p.attend_tokens / 4);
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
-        if constexpr (types::means)
-            s.centroid_bits =
-                types::sequential ? 32 : centroid_bits; // a group has no page to keep an exact sum beside
+        if (types::means) // a group has no page to keep an exact sum beside
+            s.centroid_bits = types::sequential ? 32 : centroid_bits;
         s.spread =
             types::spread && !types::sequential; // groups do not record how far their entries lie apart
         s.ragged = types::compressor::ragged;

@@ -54,23 +54,17 @@ class identity_list {
         hash.add(std::string_view(reinterpret_cast<const char*>(bytes.data() + lines), bytes.size() - lines));
         add_text(name, "%016llx", static_cast<unsigned long long>(hash.value()));
     }
-    /// A slot: its policy, and the settings that the policy shows or that are tables.
+    template <class T> void add(std::string_view name, const std::vector<T>& table) {
+        add_bytes(name, std::as_bytes(std::span(table)));
+    }
+    void add(std::string_view name, std::span<const std::byte> table) { add_bytes(name, table); }
+    /// A slot: its policy, and what its config shows (slots/policy.hpp).
     template <class Config>
     [[gnu::cold]] void slot(const std::string& name, std::string_view policy, Config config) {
         add(name, policy);
-        const auto table = [&](const char* field, const auto& numbers) {
-            add_bytes(name + field, std::as_bytes(std::span(numbers)));
-        };
-        if constexpr (requires { config.fields([](const char*, auto&) {}); })
-            config.fields([&](const char* field, const auto& value) { add(name + "." + field, value); });
-        if constexpr (requires { config.frequencies; }) {
-            table(".frequencies", config.frequencies);
-            add(name + ".dims", config.dims);
-            add(name + ".neighbours", config.neighbours);
-        }
-        if constexpr (requires { config.votes; }) table(".votes", config.votes);
-        if constexpr (requires { config.importance; }) table(".importance", config.importance);
-        if constexpr (requires { config.weights; }) table(".weights", config.weights);
+        const auto list = [&](const char* field, const auto& value) { add(name + "." + field, value); };
+        if constexpr (requires { config.fields(list); }) config.fields(list);
+        if constexpr (requires { config.tables(list); }) config.tables(list);
     }
 
     [[nodiscard]] std::vector<identity_field> take() noexcept { return std::move(fields_); }

@@ -112,7 +112,7 @@ template <class Types, class Store> class lane_parts {
                 entries += l.unit(u).entries;
                 waiting += l.unit(u).buffered;
                 sound = l.unit(u).buffered == buffered[u];
-                if constexpr (Store::ragged) sound = sound && l.extent(u).pages <= l.unit(u).entries;
+                if (Store::ragged) sound = sound && l.extent(u).pages <= l.unit(u).entries;
             }
             sound = sound && waiting == s.buffered && entries + s.buffered + s.sinks == s.window_begin;
         }

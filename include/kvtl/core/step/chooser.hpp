@@ -81,23 +81,19 @@ template <class Types> class chooser {
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
                             std::uint32_t max_entries, std::size_t index_floats) noexcept {
             scratch x;
-            if constexpr (by_errors) {
-                x.score = c.take<float>(max_units);
-                x.order = c.take<std::uint32_t>(max_units);
-                x.keys = c.take<std::uint64_t>(max_units);
-            }
-            if constexpr (selector::uses_scores) {
-                const std::size_t row =
-                    std::size_t{max_units} * (detail::scores_entries<index>() ? max_entries : 1);
-                x.query = c.take<float>(m.width());
-                x.score = c.take<float>((one_row ? 1 : linear ? 2 : std::size_t{m.group} + 1) * row);
-                x.project = c.take<float>(index_floats);
-                x.order = c.take<std::uint32_t>(max_units);
-                x.keys = c.take<std::uint64_t>(max_units);
-                x.mask = c.take<std::uint64_t>(unites ? max_units : 0);
-                x.cuts = c.take<unit_cut>(truncates_units<selector> ? max_units : 0);
-                if constexpr (narrows) x.few = narrowing::take(c, max_units, m.width());
-            }
+            constexpr bool scores = selector::uses_scores, any = scores || by_errors;
+            const std::size_t rows = !scores || one_row ? 1
+                                     : linear           ? 2
+                                                        : std::size_t{m.group} + 1,
+                              row = std::size_t{max_units} * (scores_entries<index> ? max_entries : 1);
+            x.query = c.take<float>(scores ? m.width() : 0);
+            x.score = c.take<float>(any ? rows * row : 0);
+            x.project = c.take<float>(scores ? index_floats : 0);
+            x.order = c.take<std::uint32_t>(any ? max_units : 0);
+            x.keys = c.take<std::uint64_t>(any ? max_units : 0);
+            x.mask = c.take<std::uint64_t>(unites ? max_units : 0);
+            x.cuts = c.take<unit_cut>(truncates_units<selector> ? max_units : 0);
+            if (scores && narrows) x.few = narrowing::take(c, max_units, m.width());
             return x;
         }
     };
@@ -207,15 +203,15 @@ template <class Types> class chooser {
   private:
     static constexpr bool linear = [] {
         if constexpr (selector::uses_scores)
-            return selector::reduction::linear && detail::linear_in_query<index>();
+            return selector::reduction::linear && scores_linearly<index>;
         else
             return true;
     }();
-    static constexpr bool by_codec = detail::scores_stored_keys<index>();
+    static constexpr bool by_codec = scores_stored_keys<index>;
     /// One product of a lane-wide mean query with what is kept of all heads together does it all.
-    static constexpr bool one_row = linear && detail::scores_whole_lanes<index>();
+    static constexpr bool one_row = linear && scores_whole_lanes<index>;
 
-    static constexpr bool narrows = detail::narrows_units<index>();
+    static constexpr bool narrows = narrows_units<index>;
 
     template <class Stream>
     [[nodiscard]] std::uint32_t choose_of(const float* q, const units_view& u, std::uint32_t budget,
@@ -255,7 +251,7 @@ template <class Types> class chooser {
         return in;
     }
     [[nodiscard]] static std::uint32_t row_length(const units_view& u) noexcept {
-        return u.count * (detail::scores_entries<index>() ? u.max_entries : 1);
+        return u.count * (scores_entries<index> ? u.max_entries : 1);
     }
 
     template <class Stream>
@@ -358,18 +354,15 @@ template <class Types> class chooser {
 
     /// A unit counts as much as its best entry: scores per entry become scores per unit, in place.
     static void fold_entries(const units_view& u, float* score) noexcept {
-        if constexpr (detail::scores_entries<index>()) {
-            if (u.max_entries == 1) return;
-            if (u.entries_if_fixed() == u.max_entries)
-                return simd::max_of_each(score, u.count, u.max_entries);
-            for (std::uint32_t i = 0; i < u.count; ++i)
-                score[i] = simd::max_of(score + std::size_t{i} * u.max_entries, u.entries(i));
-        }
+        if (!scores_entries<index> || u.max_entries == 1) return;
+        if (u.entries_if_fixed() == u.max_entries) return simd::max_of_each(score, u.count, u.max_entries);
+        for (std::uint32_t i = 0; i < u.count; ++i)
+            score[i] = simd::max_of(score + std::size_t{i} * u.max_entries, u.entries(i));
     }
 
     /// Units that the index wants chosen in any case, as far as its part of the budget goes, score best.
     void pin(const units_view& u, std::uint32_t head, std::uint32_t budget, float* score) const noexcept {
-        if constexpr (detail::pins_units<index>())
+        if constexpr (pins_units<index>)
             index_->pinned(u, head, budget,
                            [score](std::uint32_t unit) { score[unit] = std::numeric_limits<float>::max(); });
     }

@@ -18,7 +18,6 @@ template <class Types> class decode_eviction {
     using rows = typename book::rows;
     static constexpr bool reads_mass = Types::reads_mass;
     static constexpr bool merges = Types::retention::merges;
-    static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
 
   public:
     decode_eviction() = default;
@@ -40,8 +39,7 @@ template <class Types> class decode_eviction {
             simd::encode(in.k, at, book_->memory.row_k.data(), book_->plan.dim);
             simd::encode(in.v, at, book_->memory.row_v.data(), book_->plan.dim);
             book_->store(held, row, book_->memory.row_k.data(), book_->memory.row_v.data());
-            if constexpr (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
-            if constexpr (requires { record::arrived(token); }) held.record(row) = record::arrived(token);
+            if (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
             ++lane.tokens;
             if (!out.empty() || reads_mass) {
                 timed.enter(&phase_times::attend);
@@ -54,16 +52,16 @@ template <class Types> class decode_eviction {
         }
         if (!stays) return book_->recount(slot, lanes, had);
         timed.enter(&phase_times::evict);
-        if constexpr (reads_mass && score::decides_together)
+        if (reads_mass && score::decides_together)
             average_mass(static_cast<std::uint32_t>(lanes.size()), book::entries(lanes[0]));
-        if constexpr (score::evicts_in_decode)
+        if (score::evicts_in_decode)
             for (std::uint32_t i = 0; i < lanes.size(); ++i) {
                 kept_lane& lane = lanes[i];
                 if constexpr (reads_mass)
                     book_->each_chain(lane, [&](const auto& held, std::uint32_t first) {
                         feed(held, book_->mass_of(i, book::entries(lane)).subspan(first), token);
                     });
-                if (drops_unwanted || book_->cost(lane) > lane.limit + book_->score.slack())
+                if (score::drops_unwanted || book_->cost(lane) > lane.limit + book_->score.slack())
                     evict(lane, token);
             }
         book_->recount(slot, lanes, had);
@@ -159,9 +157,7 @@ template <class Types> class decode_eviction {
     void evict(kept_lane& lane, std::uint32_t token) noexcept {
         if constexpr (score::evicts_in_decode) {
             const rows held = book_->open(lane);
-            std::uint32_t most = lane.limit;
-            if constexpr (requires { book_->score.headroom(); })
-                most -= std::min(most, book_->score.headroom());
+            const std::uint32_t most = lane.limit - std::min(lane.limit, book_->score.headroom());
             if constexpr (Types::demotes) {
                 const auto demoted = book_->open_demoted(lane);
                 const auto parts = book_->plan.demotion.divide(most, book::entries(lane),
@@ -175,12 +171,9 @@ template <class Types> class decode_eviction {
                     return demoted.remove(least), true;
                 });
             } else {
-                const auto unwanted = [&](float worth) {
-                    if constexpr (drops_unwanted) return !book_->score.wanted(worth);
-                    return false;
-                };
                 each_least(held, token, [&](std::uint32_t least, float worth) {
-                    if (held.size() <= most && !unwanted(worth)) return false;
+                    if (held.size() <= most && (!score::drops_unwanted || book_->score.wanted(worth)))
+                        return false;
                     if constexpr (merges)
                         book_->score.merge(held, leaving_row(held, least), book_->plan.sinks, lane.merge_bar);
                     return held.remove(least), true;

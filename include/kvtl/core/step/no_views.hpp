@@ -17,11 +17,9 @@ template <class Types> [[nodiscard]] consteval const char* why_no_views() {
         if (Types::score::per_query_head) return "every query head keeps entries of its own";
     } else if constexpr (Types::retrieves) {
         if (Types::weighted) return "its entries carry weights";
-        if (detail::engine_names_units<typename Types::selector>())
-            return "the engine names its units, in attend()";
+        if (engine_names_units<typename Types::selector>) return "the engine names its units, in attend()";
         if (chooser<Types>::unites) return "every head attends units of its own";
-        if (detail::estimates<typename Types::estimator>())
-            return "estimates stand in for what it does not read";
+        if (estimates<typename Types::estimator>) return "estimates stand in for what it does not read";
     }
     return nullptr;
 }

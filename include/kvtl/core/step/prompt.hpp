@@ -126,7 +126,7 @@ template <class Types> class prompt_builder {
     /// Rows of the smallest segment, and of one that nothing limits but the clusterer. A page of either format fits.
     [[nodiscard]] static std::uint32_t least_segment(const typename Types::clusterer_state& cluster,
                                                      const lane_sizes& s, std::uint32_t page_rows) noexcept {
-        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(s.max_tokens);
+        if constexpr (codec_fits_lanes<typename Types::compressor>) return whole(s.max_tokens);
         std::uint32_t rows = cluster.sequential_entries();
         if constexpr (clusterer::clusters_prompt)
             rows = std::max(rows, cluster.least_segment() + s.spare + s.buffer + unfounded_rows);
@@ -135,7 +135,7 @@ template <class Types> class prompt_builder {
     [[nodiscard]] static std::uint32_t most_segment(const typename Types::clusterer_state& cluster,
                                                     std::uint32_t max_tokens) noexcept {
         constexpr std::uint32_t some = 8192; // where nothing is grouped together
-        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(max_tokens);
+        if constexpr (codec_fits_lanes<typename Types::compressor>) return whole(max_tokens);
         if constexpr (clusterer::clusters_prompt)
             return std::min(whole(max_tokens), whole(cluster.segment_entries()));
         return std::min(whole(max_tokens), std::max(whole(cluster.sequential_entries()), some));

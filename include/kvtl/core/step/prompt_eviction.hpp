@@ -29,12 +29,8 @@ template <class Types> class prompt_eviction {
     static constexpr bool merges = Types::retention::merges;
     /// Entries of a prompt are joined to sets before the rest is dropped.
     static constexpr bool joins = requires { requires Types::retention::joins; };
-    /// Entries may leave although there is room.
-    static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
     /// Tokens of a chunk may pass.
     static constexpr bool lets_pass = Types::evicts_by_chunk || Types::replays;
-    /// What an entry is worth depends on its age.
-    static constexpr bool ages = requires { requires score::ages; };
 
   public:
     prompt_eviction() = default;
@@ -75,10 +71,10 @@ template <class Types> class prompt_eviction {
             for (std::uint32_t t = before; t < total; ++t) put(held, t, t);
             const std::span<const float> scores = book_->board(i, total);
             for (std::uint32_t t = 0; t < total; ++t) held.score(t) = scores[t];
-            if constexpr (windowed) put_queries_aside(lane, last_queries(lane, i, in, tokens));
+            if (windowed) put_queries_aside(lane, last_queries(lane, i, in, tokens));
             lane.tokens = total;
             lane.prompt_open = true;
-            if constexpr (drops_unwanted) lane.wanted = lane.wanted || book_->score.wants_any(in);
+            lane.wanted = lane.wanted || book_->score.wants_any(in);
         }
         book_->recount(slot, lanes, had);
         return {};
@@ -116,7 +112,7 @@ template <class Types> class prompt_eviction {
             balance_keys(lanes[i], total);
         }
         const phase_clock::span timed(book_->clock, &phase_times::evict);
-        if constexpr (score::decides_together) average_board(count, total);
+        if (score::decides_together) average_board(count, total);
         sequence_budget& ledger = book_->sequence_budget_of(slot);
         ledger.competing = n;
         ledger.pinned = sinks + window;
@@ -143,12 +139,11 @@ template <class Types> class prompt_eviction {
     /// Scores of tokens as they arrive, for all lanes: board[lane][first + t].
     void score_arrivals(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t first,
                         std::uint32_t tokens, std::uint32_t lanes) noexcept {
-        if constexpr (score::source == score_source::arrival) {
-            for (std::uint32_t t = 0; t < tokens; ++t) {
-                book_->arrive(slot, layer, in, t, first + t, false);
-                for (std::uint32_t i = 0; i < lanes; ++i)
-                    book_->board(i, first + t + 1).back() = book_->memory.arrival[i];
-            }
+        if (score::source != score_source::arrival) return;
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            book_->arrive(slot, layer, in, t, first + t, false);
+            for (std::uint32_t i = 0; i < lanes; ++i)
+                book_->board(i, first + t + 1).back() = book_->memory.arrival[i];
         }
     }
     /// A lane's rows so far and the chunk's, side by side in the work area.
@@ -184,7 +179,7 @@ template <class Types> class prompt_eviction {
                      std::uint32_t before, std::uint32_t tokens) noexcept {
         const phase_clock::span timed(book_->clock, &phase_times::evict);
         load_scores(lane, i, before, tokens);
-        if constexpr (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
+        if (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
         if constexpr (Types::replays)
             if (!in.probe.empty()) score_by_probe(i, layer, in, before + tokens, nullptr);
     }
@@ -198,8 +193,8 @@ template <class Types> class prompt_eviction {
         p.queries = in.probe.data() + book_->query_offset(i);
         p.query_stride = book_->plan.query_floats();
         p.causal = Types::replays && in.passing != 0;
-        if constexpr (Types::replays) p.keys = work_keys(total + in.passing);
-        if constexpr (Types::replays && contains(needs_of<score>(), engine_input::x)) {
+        if (Types::replays) p.keys = work_keys(total + in.passing);
+        if (Types::replays && contains(needs_of<score>(), engine_input::x)) {
             const std::size_t tokens = in.k.size() / book_->plan.key_floats();
             p.inputs = in.x.last(in.x.size() / tokens * in.passing);
         }
@@ -222,28 +217,26 @@ template <class Types> class prompt_eviction {
     /// Where key channels are balanced: the largest magnitude of each channel of the prompt's queries so far.
     void measure_queries(const kept_lane& lane, std::uint32_t i, const layer_input& in, std::uint32_t before,
                          std::uint32_t tokens) noexcept {
-        if constexpr (Types::balances_channels) {
-            const std::span<float> most = book_->balance_of(lane);
-            if (before == 0) std::fill(most.begin(), most.end(), 0.0F);
-            for (std::uint32_t t = 0; t < tokens; ++t) {
-                const float* q = book_->query(in, t, i);
-                for (std::size_t at = 0; at < book_->plan.lane_group * most.size(); ++at)
-                    most[at % most.size()] = std::max(most[at % most.size()], std::fabs(q[at]));
-            }
+        if (!Types::balances_channels) return;
+        const std::span<float> most = book_->balance_of(lane);
+        if (before == 0) std::fill(most.begin(), most.end(), 0.0F);
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            const float* q = book_->query(in, t, i);
+            for (std::size_t at = 0; at < book_->plan.lane_group * most.size(); ++at)
+                most[at % most.size()] = std::max(most[at % most.size()], std::fabs(q[at]));
         }
     }
     /// The factors of a lane's channels, from the work area's keys and what measure_queries() left.
     void balance_keys(const kept_lane& lane, std::uint32_t total) noexcept {
-        if constexpr (Types::balances_channels) {
-            const std::span<float> factor = book_->balance_of(lane);
-            const rows_view<E> keys = work_keys(total);
-            for (std::size_t d = 0; d < factor.size(); ++d) {
-                float most = 0;
-                for (std::size_t t = 0; t < keys.count; ++t)
-                    most = std::max(most, std::fabs(to_float(keys.row(t)[d])));
-                const float balance = std::sqrt(factor[d] / most);
-                factor[d] = std::isnormal(balance) ? balance : 1.0F; // a query is divided by it
-            }
+        if (!Types::balances_channels) return;
+        const std::span<float> factor = book_->balance_of(lane);
+        const rows_view<E> keys = work_keys(total);
+        for (std::size_t d = 0; d < factor.size(); ++d) {
+            float most = 0;
+            for (std::size_t t = 0; t < keys.count; ++t)
+                most = std::max(most, std::fabs(to_float(keys.row(t)[d])));
+            const float balance = std::sqrt(factor[d] / most);
+            factor[d] = std::isnormal(balance) ? balance : 1.0F; // a query is divided by it
         }
     }
     [[nodiscard]] prompt_lane<E> lane_view(std::uint32_t layer, std::uint32_t i,
@@ -304,15 +297,13 @@ template <class Types> class prompt_eviction {
         const rows held = book_->open(lane);
         const std::uint32_t scored = Types::evicts_by_chunk ? 0 : before; // else all are scored anew
         for (std::uint32_t t = 0; t < scored; ++t) scores[t] = held.score(t);
-        if constexpr (score::source != score_source::arrival)
-            std::fill(scores.begin() + scored, scores.end(), 0.0F);
+        if (score::source != score_source::arrival) std::fill(scores.begin() + scored, scores.end(), 0.0F);
     }
     /// Row `from` of the work area becomes a row of the lane, for token number `token`.
     std::uint32_t put(const rows& held, std::uint32_t from, std::uint32_t token) noexcept {
         const std::uint32_t i = held.push(token);
         const std::size_t at = std::size_t{from} * book_->plan.dim;
         book_->store(held, i, &book_->memory.work_k[at], &book_->memory.work_v[at]);
-        if constexpr (requires { record::arrived(token); }) held.record(i) = record::arrived(token);
         return i;
     }
 
@@ -328,7 +319,7 @@ template <class Types> class prompt_eviction {
         if constexpr (source == score_source::window || source == score_source::keys) {
             prompt_lane<E> p = lane_view(layer, i, total);
             p.notes = &notes;
-            if constexpr (source == score_source::window) {
+            if (source == score_source::window) {
                 p.observed = last_queries(lane, i, in, tokens);
                 p.queries = book_->memory.observed.data();
                 p.query_stride = std::size_t{book_->plan.lane_group} * book_->plan.dim;
@@ -368,7 +359,7 @@ template <class Types> class prompt_eviction {
         const std::uint32_t full = parts.full - sinks - window;
         std::span<std::uint32_t> best = book_->memory.order.first(full + parts.demoted);
         const float* rank = scores.data();
-        if constexpr (ages) {
+        if (score::ages) {
             for (std::uint32_t t = 0; t < total; ++t)
                 book_->memory.rank[t] = book_->score.worth(held_entry{scores[t], t, total - 1}, record{});
             rank = book_->memory.rank.data();
@@ -384,13 +375,12 @@ template <class Types> class prompt_eviction {
         }
         static_cast<void>(simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(),
                                       book_->memory.ranking));
-        if constexpr (drops_unwanted)
-            while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
-                best = best.first(best.size() - 1);
+        while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
+            best = best.first(best.size() - 1);
         const auto rest = best.subspan(std::min<std::size_t>(full, best.size()));
         best = best.first(best.size() - rest.size());
-        if constexpr (!Types::budget::late) std::sort(best.begin(), best.end());
-        if constexpr (Types::evicts_by_chunk) number_rows(lane, total);
+        if (!Types::budget::late) std::sort(best.begin(), best.end());
+        if (Types::evicts_by_chunk) number_rows(lane, total);
         book_->pool.release(lane.rows);
         book_->pool.release(lane.demoted);
         book_->pool.release(lane.queries);
@@ -408,12 +398,13 @@ template <class Types> class prompt_eviction {
                 book_->store(held, i, book_->memory.row_k.data(), book_->memory.row_v.data());
             }
         };
+        const auto add_best = [&] {
+            for (const std::uint32_t t : best) add(sinks + t);
+        };
         for (std::uint32_t t = 0; t < sinks; ++t) add(t);
-        if constexpr (!Types::budget::late)
-            for (const std::uint32_t t : best) add(sinks + t);
+        if (!Types::budget::late) add_best();
         for (std::uint32_t t = total - window; t < total; ++t) add(t);
-        if constexpr (Types::budget::late)
-            for (const std::uint32_t t : best) add(sinks + t);
+        if (Types::budget::late) add_best();
         if constexpr (merges && !joins) merge_losers(lane, held, best, scores, sinks, total - window);
         if constexpr (Types::demotes) {
             const auto demoted = book_->open_demoted(lane);
@@ -422,8 +413,6 @@ template <class Types> class prompt_eviction {
                 const std::uint32_t i = book_->push_demoted(
                     lane, demoted, sinks + t, &book_->memory.work_k[at], &book_->memory.work_v[at]);
                 demoted.score(i) = scores[sinks + t];
-                if constexpr (requires { record::arrived(t); })
-                    demoted.record(i) = record::arrived(sinks + t);
             }
         }
         return static_cast<std::uint32_t>(best.size()) +
@@ -482,10 +471,8 @@ template <class Types> class prompt_eviction {
     template <class Rows>
     [[nodiscard]] static float settled_worth(const book& shard, const Rows& held, std::uint32_t i,
                                              std::uint32_t tokens) noexcept {
-        if constexpr (ages)
-            return shard.score.worth(held_entry{held.score(i), held.token(i), tokens - 1}, record{});
-        else
-            return held.score(i);
+        return score::ages ? shard.score.worth(held_entry{held.score(i), held.token(i), tokens - 1}, record{})
+                           : held.score(i);
     }
     /// The n rows that are worth least go, among equals the latest.
     template <class Rows> void drop_least(const Rows& held, std::uint32_t n, std::uint32_t tokens) noexcept {
@@ -540,7 +527,7 @@ template <class Types> class prompt_eviction {
                 cut_back(lane, held, pinned + mine, pinned);
                 // A prompt below budget leaves room for decode to fill. Heads that compete keep to what they got: a flag that is
                 // missing leaves room unused.
-                const bool all = (drops_unwanted && !Types::budget::late) ||
+                const bool all = (score::drops_unwanted && !Types::budget::late) ||
                                  mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, book_->cost(lane))
                                  : mine + book_->plan.sinks + book_->plan.window;

@@ -100,10 +100,6 @@ template <class Types> class read_ahead {
             return owned_->group(a.slot) == group && (layer == none || a.layer == layer);
         });
     }
-    /// The same for a layer of all sequences but one.
-    void release_others(std::uint32_t slot, std::uint32_t layer) noexcept {
-        release_if([&](const prefetch_slot& a) { return a.slot != slot && a.layer == layer; });
-    }
     /// Gives up what was announced for steps that have not come: of a batch that failed.
     void cancel() noexcept {
         release_if([](const prefetch_slot& a) { return a.announced; });

@@ -56,13 +56,10 @@ template <class Types> class retention_stage {
     }
 
     /// Hands the score what was fitted offline. The view's memory outlives the stage.
-    [[gnu::cold]] void bind(const calibration_view& calibration) noexcept {
-        if constexpr (requires { book_.score.bind(calibration); }) book_.score.bind(calibration);
-        static_cast<void>(calibration);
-    }
+    [[gnu::cold]] void bind(const calibration_view& calibration) noexcept { book_.score.bind(calibration); }
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, const tensor_span& out) noexcept {
+                                 std::uint32_t tokens, const tensor_span& out, bool = true) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
         if constexpr (!Types::hands_over)
@@ -250,10 +247,8 @@ template <class Types> class retention_stage {
             book_.pool.release(lane.queries);
             lane = {};
             lane.limit = book_.plan.keep;
-            if constexpr (Types::balances_channels) {
-                const std::span<float> factor = book_.balance_of(lane);
-                std::fill(factor.begin(), factor.end(), 1.0F);
-            }
+            const std::span<float> factor = book_.balance_of(lane);
+            std::fill(factor.begin(), factor.end(), 1.0F);
         }
         book_.recount(slot, lanes, had);
     }
@@ -285,7 +280,7 @@ template <class Types> class retention_stage {
         return {};
     }
     /// The layer of a branch, which has nothing but blocks, becomes what its parent's is.
-    void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+    status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         const std::span<kept_lane> parents = book_.lanes_of(from, layer), lanes = book_.lanes_of(to, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             block_chain rows = lanes[i].rows, demoted = lanes[i].demoted;
@@ -293,11 +288,10 @@ template <class Types> class retention_stage {
             book_.pool.copy(parents[i].demoted, demoted);
             lanes[i] = parents[i];
             lanes[i].rows = rows, lanes[i].demoted = demoted;
-            if constexpr (Types::balances_channels)
-                std::copy_n(book_.balance_of(parents[i]).begin(), book_.plan.dim,
-                            book_.balance_of(lanes[i]).begin());
+            std::ranges::copy(book_.balance_of(parents[i]), book_.balance_of(lanes[i]).begin());
             std::ranges::copy(book_.past_of(parents[i], lanes[i].tokens), book_.past_of(lanes[i], 0).data());
         }
+        return {};
     }
 
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
@@ -344,7 +338,7 @@ template <class Types> class retention_stage {
         io.count(lane.tokens, book_.plan.max_tokens, "tokens");
         io.value(lane.limit);
         io.value(lane.merge_bar);
-        if constexpr (Types::balances_channels) io.array(book_.balance_of(lane).data(), book_.plan.dim);
+        if (Types::balances_channels) io.array(book_.balance_of(lane).data(), book_.plan.dim);
         const std::span<std::byte> past = book_.past_of(lane, lane.tokens);
         io.bytes(past.data(), past.size());
         chain_parts(io, slot, lane, lane.rows, rows_per_block, [&] { return book_.open(lane); });
@@ -461,13 +455,11 @@ template <class Types> class retention_stage {
             }
         }
         if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
-        if constexpr (requires { book_.score.wants_any(in); }) {
-            if (score::drops_unwanted && in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
-                return status::failure(errc::invalid_argument,
-                                       "prefill: external keeps nothing of %u tokens; valid: at least one "
-                                       "number > 0 in the prompt",
-                                       lanes[0].tokens + tokens);
-        }
+        if (in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
+            return status::failure(errc::invalid_argument,
+                                   "prefill: external keeps nothing of %u tokens; valid: at least one number "
+                                   "> 0 in the prompt",
+                                   lanes[0].tokens + tokens);
         if (Types::budget::late && in.last_chunk && book_.sequence_budget_of(slot).layers_seen != layer)
             return status::failure(errc::invalid_argument,
                                    "prefill: layer is %u; valid: %u, as budget %s divides layers in order",
@@ -478,15 +470,12 @@ template <class Types> class retention_stage {
     }
     [[nodiscard]] status check_arrivals(const char* call, const layer_input& in,
                                         std::size_t tokens) const noexcept {
-        if constexpr (contains(needs_of<score>(), engine_input::external)) {
-            if (in.external.size() != tokens * book_.plan.kv_heads)
-                return status::failure(errc::invalid_argument,
-                                       "%s: external has %zu numbers; valid: tokens * kv_heads = %zu", call,
-                                       in.external.size(), tokens * book_.plan.kv_heads);
-        }
-        if constexpr (requires { book_.score.check_arrival(in, tokens); })
-            if (status s = book_.score.check_arrival(in, tokens); !s) return s;
-        return {};
+        if (contains(needs_of<score>(), engine_input::external) &&
+            in.external.size() != tokens * book_.plan.kv_heads)
+            return status::failure(errc::invalid_argument,
+                                   "%s: external has %zu numbers; valid: tokens * kv_heads = %zu", call,
+                                   in.external.size(), tokens * book_.plan.kv_heads);
+        return book_.score.check_arrival(in, tokens);
     }
     /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
     /// output is that of the whole chunk.

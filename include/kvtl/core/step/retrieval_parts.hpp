@@ -36,7 +36,7 @@ template <class Types> struct retrieval_parts {
         memory = m;
         const auto format = types::page_format_of(p.device_page, p.sizes);
         codec = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
-        if constexpr (detail::codec_shares<typename types::compressor>())
+        if constexpr (codec_shares<typename types::compressor>)
             codec.share(config.compressor, p.sizes.max_tokens, m.codec_tables);
         cluster = typename types::clusterer_state(config.clusterer, model);
         index_state = typename types::index_state(config.index, model);
@@ -69,7 +69,7 @@ template <class Types> struct retrieval_parts {
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) {
+        if constexpr (calibrated_kinds<typename types::compressor>() != 0) {
             if (index == 0) // what the first shard takes all others take
                 if (status s = codec.check_calibration(calibration); !s) return s;
             codec.bind(calibration);
@@ -98,7 +98,7 @@ template <class Types> struct retrieval_parts {
     [[nodiscard]] static status check_last_queries(const layer_input& in, bool fits = true,
                                                    bool calibrates = true) noexcept {
         if (!in.q.empty()) return {};
-        if (fits && detail::codec_fits_queries<typename types::compressor>())
+        if (fits && codec_fits_queries<typename types::compressor>)
             return status::failure(
                 errc::invalid_argument,
                 "prefill: q is empty; valid: the queries of the chunk, to which compressor "
@@ -132,19 +132,11 @@ template <class Types> struct retrieval_parts {
     // memory that layers have in turn (layer_arenas.hpp)
     /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
     [[nodiscard]] status bring(std::uint32_t slot, std::uint32_t layer) noexcept {
-        release_prefetches_of_branches(slot, layer);
         return arenas.bring(owned.group(slot), layer, leaver(slot));
     }
     /// Begins to read in what the layer behind this one keeps resident; behind the last comes the first.
     void announce_next(std::uint32_t slot, std::uint32_t layer) noexcept {
         arenas.announce(owned.group(slot), (layer + 1) % plan.model.layers, leaver(slot));
-    }
-    /// One io_batch at a time may carry a page of a stream (page_store.hpp, bounce). So prefetches of other branches end
-    /// before a lane reads that shares runs with them.
-    void release_prefetches_of_branches(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (!store.any_shared()) return;
-        for (std::uint32_t i = 0; i < owned.count(slot); ++i)
-            if (store.shares_runs(owned.at(slot, layer, i).id)) return ahead.release_others(slot, layer);
     }
     /// The memory in which a prompt is organised.
     [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -196,7 +188,6 @@ template <class Types> struct retrieval_parts {
                                                             &io,
                                                             &device,
                                                             pools,
-                                                            m.bounce,
                                                             m.other_owners,
                                                             &lanes,
                                                             &stats,

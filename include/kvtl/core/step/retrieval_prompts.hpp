@@ -289,7 +289,7 @@ template <class Types> class retrieval_prompts {
             r_.store.evict_all(slots);
             slots.note_used(static_cast<std::uint32_t>(
                 std::min<std::size_t>(slots.size(), r_.plan.fit_bytes / slots.frame_bytes() + 1)));
-            if constexpr (detail::fits_lane<typename types::index>()) { // of what it will score
+            if constexpr (fits_first_keys<typename types::index>) { // of what it will score
                 const std::size_t sinks = std::min<std::size_t>(r_.plan.sizes.sinks, keys.count);
                 r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
                                    slots.memory());

@@ -601,7 +601,7 @@ template <class Types> class retrieval_stage {
     }
 
     /// Steps attend what prefetch() chose for a predicted query.
-    static constexpr bool predicts = detail::chooses_ahead<typename types::selector>();
+    static constexpr bool predicts = chooses_ahead<typename types::selector>;
 
     /// What the engine names exists by the time of its token, once in each row. Of all lanes, so that every shard
     /// of a call refuses the same.

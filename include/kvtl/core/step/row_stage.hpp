@@ -331,7 +331,7 @@ template <element E, class Codec> class row_stage {
         pool_.withdraw(blocks_of(from, layer));
     }
     /// The layer of a branch, which is empty, becomes what its parent's is.
-    void copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
+    status copy_layer(std::uint32_t from, std::uint32_t to, std::uint32_t layer) noexcept {
         for_each_lane(from, layer, [&](const row_lane& parent) {
             for_each_lane(to, layer, [&](row_lane& l) {
                 if (l.index != parent.index) return;
@@ -342,6 +342,7 @@ template <element E, class Codec> class row_stage {
                 std::copy_n(parent.inputs, parent.waiting() * input_bytes(), l.inputs);
             });
         });
+        return {};
     }
 
     /// `none` where the shard has no lane of the sequence.

@@ -38,11 +38,9 @@ template <class Types> class sequence_bars {
 
         static scratch take(carver& c, const cache_plan& p) noexcept {
             scratch x;
-            if constexpr (any) {
-                x.notes =
-                    c.take<detail::bar_notes<selector>>(std::size_t{p.shard_sequences} * p.model.layers);
-                x.bar = c.take<float>(p.shard_sequences);
-            }
+            const std::size_t sequences = any ? p.shard_sequences : 0;
+            x.notes = c.take<detail::bar_notes<selector>>(sequences * p.model.layers);
+            x.bar = c.take<float>(sequences);
             return x;
         }
     };
@@ -56,8 +54,7 @@ template <class Types> class sequence_bars {
 
     /// The bar of the sequence that a lane belongs to.
     [[nodiscard]] float of_lane(std::uint32_t lane_id) const noexcept {
-        if constexpr (any) return x_.bar[seat_of(lane_id / (plan_->model.layers * plan_->model.lanes()))];
-        return open;
+        return any ? x_.bar[seat_of(lane_id / (plan_->model.layers * plan_->model.lanes()))] : open;
     }
 
     /// Shows the selector the last of the chunk's queries in a layer whose prompt is complete. view(lane) and
@@ -102,27 +99,24 @@ template <class Types> class sequence_bars {
 
     /// The notes of a layer and the bar of its sequence, to or from a stream, with the layer's first lane.
     void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t lane) noexcept {
-        if constexpr (any) {
-            if (lane != 0) return;
-            const std::uint32_t seat = seat_of(slot);
-            io.value(x_.notes[std::size_t{seat} * plan_->model.layers + layer]);
-            io.value(x_.bar[seat]);
-        }
+        if (!any || lane != 0) return;
+        const std::uint32_t seat = seat_of(slot);
+        io.value(x_.notes[std::size_t{seat} * plan_->model.layers + layer]);
+        io.value(x_.bar[seat]);
     }
 
     /// A branch begins with the bar of its parent and the notes of all its layers, whenever these are copied.
     void copy(std::uint32_t from, std::uint32_t to) noexcept {
-        if constexpr (any) {
-            const std::size_t layers = plan_->model.layers;
-            x_.bar[seat_of(to)] = x_.bar[seat_of(from)];
-            std::ranges::copy(x_.notes.subspan(seat_of(from) * layers, layers),
-                              x_.notes.subspan(seat_of(to) * layers, layers).begin());
-        }
+        if (!any) return;
+        const std::size_t layers = plan_->model.layers;
+        x_.bar[seat_of(to)] = x_.bar[seat_of(from)];
+        std::ranges::copy(x_.notes.subspan(seat_of(from) * layers, layers),
+                          x_.notes.subspan(seat_of(to) * layers, layers).begin());
     }
 
     /// A sequence has ended.
     void forget(std::uint32_t slot) noexcept {
-        if constexpr (any) clear(seat_of(slot));
+        if (any) clear(seat_of(slot));
     }
 
   private:

@@ -65,7 +65,7 @@ template <class Types> class step_runner {
                                          const prefetch_slot* a) noexcept {
         if (layer % share != 0) return choice_.follow(lanes, layer % share), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
-        constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
+        constexpr bool predicts = chooses_ahead<typename Types::selector>;
         const bool by_guess = predicts && layer >= p_.true_layers;
         if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
         // One that goes by errors knows more by now: the arriving token counts, too.
@@ -270,10 +270,10 @@ template <class Types> class step_runner {
         if (!f.error().ok()) return f.error();
         for (work_item& w : f.items()) {
             if (!w.loads || w.done) continue;
-            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, id, store_->pool_of(lanes[w.lane].id));
             w.done = true;
         }
-        store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        store_->release_carriers(id, store_->pool_of(lanes[0].id));
         return {};
     }
     /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of
@@ -303,7 +303,7 @@ template <class Types> class step_runner {
             else
                 drop_if_used(lanes[w.lane].id, w.unit);
         }
-        if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        if (failed) store_->release_carriers(id, store_->pool_of(lanes[0].id));
         f.clear();
     }
 
@@ -445,7 +445,7 @@ template <class Types> class step_runner {
                 w.done = true;
                 --left;
                 const lane_ref& ref = lanes[w.lane];
-                if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
+                if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, id, store_->pool_of(ref.id));
                 float* const at = attention_.item_of(i == merged ? 0 : i);
                 if (w.mask != 0)
                     attention_.attend_unit(ref, w, q_, at, true, attention_.coming_item(lanes, f, i + 1));
@@ -478,7 +478,7 @@ template <class Types> class step_runner {
             if (!f.error().ok()) return f.error();
             w.done = true;
             const lane_ref& ref = lanes[w.lane];
-            if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
+            if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, id, store_->pool_of(ref.id));
             attention_.ask_for_items(lanes, f, i + ahead, 1);
             attention_.gather_unit(lanes, w, q_);
         }
@@ -496,7 +496,7 @@ template <class Types> class step_runner {
             store_->unpin(store_->at(lanes[w.lane].id).residency(w.unit), store_->pool_of(lanes[w.lane].id));
             drop_if_used(lanes[w.lane].id, w.unit);
         }
-        store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        store_->release_carriers(id, store_->pool_of(lanes[0].id));
     }
 
     /// For presets that keep nothing: a unit that nobody pins any more leaves.
@@ -521,7 +521,7 @@ template <class Types> class step_runner {
                 store_->unpin(l.residency(w.unit), frames);
                 if (w.loads) store_->evict(l, w.unit, frames);
             }
-            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+            store_->release_carriers(id, store_->pool_of(lanes[0].id));
         }
         return why;
     }
@@ -551,7 +551,7 @@ template <class Types> class step_runner {
             store_->io().drain(0);
             if (!f.error().ok()) return abandon(one, 0, none, f.error());
             for (const work_item& w : f.items()) {
-                if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
+                if (w.loads) store_->finish_load(l, w.unit, 0, store_->pool_of(ref.id));
                 attention_.visit_unit(ref, w.unit, visit);
             }
             finish_batch(one, 0);
@@ -576,7 +576,7 @@ template <class Types> class step_runner {
         if (s.ok()) s = f.error();
         if (!s) return abandon(lanes, 0, none, s);
         for (const work_item& w : f.items())
-            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+            store_->finish_load(store_->at(lanes[w.lane].id), w.unit, 0, store_->pool_of(lanes[w.lane].id));
         finish_batch(lanes, 0);
         f.clear();
         return {};
@@ -603,7 +603,7 @@ template <class Types> class step_runner {
             store_->io().drain(0);
             if (s.ok()) s = f.error();
             if (!s) return abandon(one, 0, none, s);
-            store_->finish_load(l, u, frames);
+            store_->finish_load(l, u, 0, frames);
             finish_batch(one, 0);
         }
         p_.growth->merge_buffered(lane_id);

@@ -53,7 +53,7 @@ template <class Types> class step_attention {
             carver for_step(either), for_turn(either);
             of_step(for_step), of_turn(for_turn);
             x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
-            x.attended = c.take<std::uint64_t>(detail::estimates<estimator>() ? p.sizes.max_units : 0);
+            x.attended = c.take<std::uint64_t>(estimates<estimator> ? p.sizes.max_units : 0);
             x.rest = c.take<float>(p.estimator_floats);
             return x;
         }
@@ -328,7 +328,7 @@ template <class Types> class step_attention {
     /// What stands in for the units of a lane that a query did not attend joins its softmax.
     void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, std::span<const chosen_unit> chosen,
                        const float* q) noexcept {
-        if constexpr (detail::estimates<estimator>()) {
+        if constexpr (estimates<estimator>) {
             std::span<const float> score;
             if constexpr (reads_scores<estimator>)
                 if (const units_view u = p_.growth->view(lanes[i].id); u.count > 0)

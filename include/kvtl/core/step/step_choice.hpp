@@ -33,7 +33,7 @@ template <class Types> class step_choice {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     static constexpr bool by_errors = chooser<Types>::by_errors;
-    static constexpr bool by_name = detail::engine_names_units<typename Types::selector>();
+    static constexpr bool by_name = engine_names_units<typename Types::selector>;
 
     struct scratch {
         std::span<chosen_unit> chosen;          ///< (lanes, chosen_per_lane)
@@ -207,7 +207,7 @@ template <class Types> class step_choice {
             const auto chosen = room_of(i);
             status read;
             const auto stream = [&](auto&& visit) {
-                if constexpr (detail::scores_stored_keys<typename Types::index>()) {
+                if constexpr (scores_stored_keys<typename Types::index>) {
                     const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
                     decltype(auto) codec = store_->codec(lanes[i].id);
                     read = store_->scan_keys(lanes[i].id, [&](const records_view& keys) {

@@ -144,6 +144,7 @@ template <class Types> struct eviction_state {
     /// (D) what a channel of a lane's keys is multiplied by before it is encoded again. While a prompt is open:
     /// the largest magnitude of its queries.
     [[nodiscard]] std::span<float> balance_of(const kept_lane& lane) const noexcept {
+        if (!Types::balances_channels) return {};
         const auto i = static_cast<std::size_t>(&lane - memory.lanes.data());
         return memory.balance.subspan(i * plan.dim, plan.dim);
     }

@@ -53,7 +53,6 @@ struct frame_record {
     bool away = false;     ///< it has no bytes now, borrowed or one of its own
     bool admitted = false; ///< first frame of a chain the replacement policy knows
     bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
-    bool lent = false; ///< groups: linked by an io_batch because it has a page that is still being written
     std::uint8_t io_batch = no_io_batch; ///< first frame of a chain: the prefetch or selection that reads it
 
     static constexpr std::uint8_t no_io_batch = 255;

@@ -111,9 +111,9 @@ template <class Types> class group_store : public page_store<Types> {
         return true;
     }
 
-    /// Copies a group's rows out of the pages that have landed.
-    void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
-        pool& pages = pages_of(slots);
+    /// Copies a group's rows out of the pages that have landed with io_batch `id`.
+    void finish_load(const lane& l, std::uint32_t u, std::uint32_t id, pool& slots) noexcept {
+        const carried_pages pages{pages_of(slots), p_.io->at(id).carriers()};
         std::byte* to = slots.bytes(l.residency(u).frames());
         if (ragged) {
             const page_format run = slot_.shortened(slots[l.residency(u).frames()].run * slots.frame_bytes());
@@ -153,10 +153,8 @@ template <class Types> class group_store : public page_store<Types> {
     }
 
     /// Gives back the frames that carried pages of io_batch `id`.
-    void release_bounces(std::uint32_t id, pool& slots) noexcept {
-        pool& pages = pages_of(slots);
-        for (const page_transfer& t : p_.io->at(id).pages())
-            if (p_.bounce[t.page] != none) pages.unlink(std::exchange(p_.bounce[t.page], none));
+    void release_carriers(std::uint32_t id, pool& slots) noexcept {
+        release_carriers(p_.io->at(id), pages_of(slots));
     }
 
     /// Calls visit(keys, values) for everything that a lane has stored, page by page, as records. For
@@ -318,13 +316,6 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] std::size_t key_bytes(const lane_state& s) const noexcept {
         return keys_on_storage ? 0 : std::size_t{s.stored} / granule * p_.lanes->sizes.record.key;
     }
-    /// Some run of the lane has other owners.
-    [[nodiscard]] bool shares_runs(std::uint32_t lane_id) const noexcept {
-        const lane l = at(lane_id);
-        for (std::uint32_t r = 0; r < l.state().runs; ++r)
-            if (base::has_other_owners(l.run(r))) return true;
-        return false;
-    }
 
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
     void forget_lane(std::uint32_t lane_id) noexcept {
@@ -480,30 +471,43 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] static std::uint32_t& tail(lane_state& s, std::uint32_t field) noexcept {
         return field + 1 < fields ? s.key_tail : s.stream_tail;
     }
+    /// Page frames, and which of them carry the pages of an io_batch.
+    struct carried_pages {
+        const pool& frames;
+        const page_carriers& of_batch;
+    };
     /// Where page i of a field is in DRAM once the io_batch that needs it has landed.
-    [[nodiscard]] std::byte* landed(const lane& l, const pool& pages, std::uint32_t i,
+    [[nodiscard]] std::byte* landed(const lane& l, const carried_pages& pages, std::uint32_t i,
                                     std::uint32_t field) const noexcept {
-        return pages.bytes(is_tail(l, i) ? tail(l.state(), field) : p_.bounce[page_of(l, i, field)]);
+        return pages.frames.bytes(is_tail(l, i) ? tail(l.state(), field)
+                                                : pages.of_batch.frame_of(page_of(l, i, field)));
     }
 
     /// Makes io_batch f carry a page, unless it does already for another group. False when no frame is left.
     [[nodiscard]] bool carry(io_batch& f, std::uint32_t page, std::uint32_t item, pool& pages,
                              bool spare_too = false) noexcept {
-        if (p_.bounce[page] == none) {
-            std::uint32_t frame = unsettled_frame(pages, page); // still being written: copied from there
-            const bool lent = frame != none;
-            if (!lent) frame = acquire_free(pages, spare_too ? 0 : spare_pages_);
+        std::uint32_t frame = f.carriers().frame_of(page);
+        if (frame == none) {
+            frame = acquire_free(pages, spare_too ? 0 : spare_pages_);
             if (frame == none) return false;
+            const std::uint32_t written = unsettled_frame(pages, page);
             pages[frame].page = page;
-            pages[frame].lent = lent;
-            pages.link(frame); // held by the io_batch
-            p_.bounce[page] = frame;
-            if (lent) f.add(page, frame, none, true);
+            pages.link(frame);
+            f.carriers().add(page, frame, written != none);
+            if (written != none) { // on its way to storage: DRAM has it
+                std::memcpy(pages.bytes(frame), pages.bytes(written), p_.format.page_bytes);
+                f.add(page, frame, none, true);
+            }
         }
-        if (pages[p_.bounce[page]].lent) return true;
-        f.add(page, p_.bounce[page], item);
+        if (f.carriers().holds(page)) return true;
+        f.add(page, frame, item);
         if (item != none) ++f.items()[item].pending;
         return true;
+    }
+    static void release_carriers(io_batch& f, pool& pages) noexcept {
+        for (const page_transfer& t : f.pages())
+            if (f.carriers().frame_of(t.page) != none && pages[t.frame].linked) pages.unlink(t.frame);
+        f.carriers().clear();
     }
 
     /// Reads the first `Count` fields of a lane's stream; values are empty when they are not among them.
@@ -513,12 +517,13 @@ template <class Types> class group_store : public page_store<Types> {
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
         const std::uint32_t rows = p_.format.rows, complete = complete_pages(l);
-        const auto show = [&](std::uint32_t i, std::uint32_t left) {
-            const std::uint32_t n = p_.format.entries_in(landed(l, pages, i, 0), left);
-            const records_view k = p_.format.keys(landed(l, pages, i, 0), 0, n);
-            visit(k, values ? p_.format.values(landed(l, pages, i, Count - 1), 0, n) : records_view{});
-        };
         io_batch& f = p_.io->at(0);
+        const carried_pages carried{pages, f.carriers()};
+        const auto show = [&](std::uint32_t i, std::uint32_t left) {
+            const std::uint32_t n = p_.format.entries_in(landed(l, carried, i, 0), left);
+            const records_view k = p_.format.keys(landed(l, carried, i, 0), 0, n);
+            visit(k, values ? p_.format.values(landed(l, carried, i, Count - 1), 0, n) : records_view{});
+        };
         for (std::uint32_t i = 0; i < complete;) {
             f.clear();
             const std::uint32_t first = i;
@@ -538,7 +543,7 @@ template <class Types> class group_store : public page_store<Types> {
             if (done.ok()) done = f.error();
             for (std::uint32_t j = first; j < i && done.ok(); ++j) // in stream order, whatever was read
                 show(j, rows);
-            for (const page_transfer& t : f.pages()) pages.unlink(std::exchange(p_.bounce[t.page], none));
+            release_carriers(f, pages);
             if (!done.ok()) return done;
         }
         if (l.state().stream_tail != none) show(complete, l.state().stored % rows);
@@ -547,12 +552,13 @@ template <class Types> class group_store : public page_store<Types> {
 
     /// Undoes the additions of a group that could not be planned completely.
     void drop_pages(io_batch& f, std::uint32_t before, pool& pages) noexcept {
-        for (const page_transfer& t : f.pages().subspan(before)) {
+        const auto added = f.pages().subspan(before);
+        for (std::size_t i = added.size(); i-- > 0;) {
+            const page_transfer& t = added[i];
             if (t.item != none) --f.items()[t.item].pending;
-            if (p_.bounce[t.page] == t.frame && !f.holds_before(t.page, before)) {
-                p_.bounce[t.page] = none;
-                pages.unlink(t.frame);
-            }
+            if (f.holds_before(t.page, before + i)) continue;
+            f.carriers().take_back(t.page);
+            pages.unlink(t.frame);
         }
         f.truncate(before);
     }

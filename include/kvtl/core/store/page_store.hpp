@@ -47,7 +47,6 @@ template <class Types> class page_store {
         typename Types::transfers* io = nullptr;
         typename Types::device* device = nullptr;
         std::span<pool> pools;
-        std::span<std::uint32_t> bounce; ///< groups: frame that holds a page of the stream for now
         /// By the first page of a place or run: its owners but one. Empty where a shard has one sequence.
         std::span<std::uint8_t> other_owners;
         const typename Types::lane_table* lanes = nullptr;
@@ -59,7 +58,6 @@ template <class Types> class page_store {
 
     page_store() = default;
     explicit page_store(const parts& p) noexcept : p_(p) {
-        std::fill(p_.bounce.begin(), p_.bounce.end(), none);
         std::fill(p_.other_owners.begin(), p_.other_owners.end(), std::uint8_t{0});
     }
 
@@ -72,7 +70,7 @@ template <class Types> class page_store {
     [[nodiscard]] const page_format& plain_format() const noexcept { return p_.plain; }
     /// The codec of a lane's records.
     [[nodiscard]] decltype(auto) codec(std::uint32_t lane_id) const noexcept {
-        if constexpr (detail::codec_per_lane<typename Types::compressor>())
+        if constexpr (codec_per_lane<typename Types::compressor>)
             return codec_type(
                 p_.codec->at({p_.lanes->layer_of(lane_id), p_.lanes->in_layer(lane_id) * p_.lanes->lane_heads,
                               at(lane_id).codec()}));
@@ -91,9 +89,9 @@ template <class Types> class page_store {
     template <element E>
     void fit_codec(std::uint32_t lane_id, const rows_view<E>& keys, const rows_view<E>& values,
                    const prompt_queries& queries, std::span<std::byte> scratch) const noexcept {
-        if constexpr (detail::codec_fits_queries<typename Types::compressor>())
+        if constexpr (codec_fits_queries<typename Types::compressor>)
             p_.codec->fit(at(lane_id).codec(), keys, values, queries, scratch);
-        else if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
+        else if constexpr (codec_fits_lanes<typename Types::compressor>)
             p_.codec->fit(at(lane_id).codec(), keys, values, scratch);
     }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }

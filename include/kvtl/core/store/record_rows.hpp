@@ -122,13 +122,10 @@ template <class Types> class record_rows {
 
     /// Makes the record of row i, whose key and value are in place.
     void encode(const codec_type& codec, std::size_t i, const entry_facts& facts) const noexcept {
-        if constexpr (!plain) {
-            const entry_record e =
-                record_of<Types>(codec, most_, key(i), value(i), facts, records_.subspan(place(i)));
-            if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
-        } else {
-            static_cast<void>(codec), static_cast<void>(i), static_cast<void>(facts);
-        }
+        if (plain) return;
+        const entry_record e =
+            record_of<Types>(codec, most_, key(i), value(i), facts, records_.subspan(place(i)));
+        if (Types::compressor::ragged) bytes_[i] = e.bytes;
     }
     /// Entry i from rows.
     void set(const codec_type& codec, std::size_t i, const element_type* k, const element_type* v,
@@ -139,23 +136,21 @@ template <class Types> class record_rows {
     }
     /// Entry i from its record.
     void load(const codec_type& codec, std::size_t i, const entry_record& e) const noexcept {
-        if constexpr (!plain) {
+        if (!plain) {
             std::byte* to = &records_[place(i)];
             std::memcpy(to, e.key, e.bytes.key);
             std::memcpy(to + most_.key, e.value, e.bytes.value);
-            if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
+            if (Types::compressor::ragged) bytes_[i] = e.bytes;
         }
         codec.decode_keys({e.key, 1, e.bytes.key}, key(i));
         codec.decode_values({e.value, 1, e.bytes.value}, value(i));
     }
     [[nodiscard]] entry_record record(std::size_t i) const noexcept {
-        if constexpr (plain)
+        if (plain)
             return {reinterpret_cast<const std::byte*>(key(i)), reinterpret_cast<const std::byte*>(value(i)),
                     most_};
-        else if constexpr (Types::compressor::ragged)
-            return {&records_[place(i)], &records_[place(i) + most_.key], bytes_[i]};
-        else
-            return {&records_[place(i)], &records_[place(i) + most_.key], most_};
+        return {&records_[place(i)], &records_[place(i) + most_.key],
+                Types::compressor::ragged ? bytes_[i] : most_};
     }
 
   private:

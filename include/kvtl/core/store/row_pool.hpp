@@ -209,14 +209,17 @@ template <class Pool, std::uint32_t Rows = rows_per_block> class kept_rows {
         }
     }
 
-    /// Adds a row with log-weight 0; records, score and what is remembered are the caller's to fill.
+    /// Adds a row with log-weight 0; records and score are the caller's to fill.
     std::uint32_t push(std::uint32_t token_number) const noexcept {
         const std::uint32_t i = chain_->rows++;
         if (i == chain_->blocks * per_block()) block_[i / per_block()] = pool_->extend(*chain_);
         token(i) = token_number;
         score(i) = 0.0F;
         log_weight(i) = 0.0F;
-        record(i) = Record{};
+        if constexpr (requires { Record::arrived(token_number); })
+            record(i) = Record::arrived(token_number);
+        else
+            record(i) = Record{};
         return i;
     }
     /// Keeps the first n rows.

@@ -25,13 +25,48 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// What one policy, the index or the estimator, keeps of units; nothing where it keeps nothing.
+template <class Policy> struct policy_summaries {
+    using state = typename Policy::state;
+    static constexpr bool any = summarises<Policy>;
+    static constexpr bool runs = requires(const state& s, const summary_shape& shape) {
+        s.running_bytes(shape);
+    };
+
+    /// Bytes per unit, per lane and behind the last unit.
+    struct sizes {
+        std::size_t unit = 0, lane = 0, tail = 0;
+    };
+    [[nodiscard]] static sizes size(const state& s, const summary_shape& shape) noexcept {
+        sizes n;
+        if constexpr (any) n.unit = s.unit_bytes(shape), n.lane = s.lane_bytes(shape);
+        if constexpr (requires { s.tail_bytes(shape); }) n.tail = s.tail_bytes(shape);
+        return n;
+    }
+    [[nodiscard]] static std::size_t running_bytes(const state& s, const summary_shape& shape) noexcept {
+        if constexpr (runs) return (s.running_bytes(shape) + 63) / 64 * 64;
+        return static_cast<void>(s), static_cast<void>(shape), std::size_t{0};
+    }
+    static void absorb(const state& s, const summary_view& view, std::uint32_t u, std::uint32_t i,
+                       const float* key, const float* value) noexcept {
+        if constexpr (any) {
+            if (i == 0) s.clear(view, u);
+            s.absorb(view, u, i, key, value);
+        }
+    }
+    static void resume(const state& s, const summary_view& view, std::uint32_t u,
+                       std::uint32_t entries) noexcept {
+        if constexpr (runs) s.resume(view, u, entries);
+    }
+};
+
 template <class Types> class summaries {
   public:
     using element_type = typename Types::element_type;
     using lane_table = typename Types::lane_table;
-    static constexpr bool of_index = detail::summarises<typename Types::index>();
-    static constexpr bool of_estimator = detail::summarises<typename Types::estimator>();
-    static constexpr bool any = of_index || of_estimator;
+    using of_index = policy_summaries<typename Types::index>;
+    using of_estimator = policy_summaries<typename Types::estimator>;
+    static constexpr bool any = of_index::any || of_estimator::any;
     static constexpr bool gathers = gathers_entries<typename Types::estimator>;
 
     struct scratch {
@@ -56,20 +91,13 @@ template <class Types> class summaries {
                      const typename Types::estimator_state& estimator, const summary_shape& shape,
                      lane_sizes& s) noexcept {
         s.running = s.centroid_bits != 0 && s.centroid_bits < 32 ? mean_bytes(s) : 0;
-        if constexpr (of_index) {
-            s.index_unit = index.unit_bytes(shape);
-            s.index_lane = index.lane_bytes(shape);
-            if constexpr (requires { index.tail_bytes(shape); }) s.index_tail = index.tail_bytes(shape);
-        }
-        if constexpr (of_estimator) {
-            s.estimator_unit = estimator.unit_bytes(shape);
-            s.estimator_lane = estimator.lane_bytes(shape);
-        }
+        const auto index_sizes = of_index::size(index, shape);
+        const auto estimator_sizes = of_estimator::size(estimator, shape);
+        s.index_unit = index_sizes.unit, s.index_lane = index_sizes.lane, s.index_tail = index_sizes.tail;
+        s.estimator_unit = estimator_sizes.unit, s.estimator_lane = estimator_sizes.lane;
         s.running_index = s.running;
-        if constexpr (runs<typename Types::index_state>()) s.running += lines(index.running_bytes(shape));
-        s.running_estimator = s.running;
-        if constexpr (runs<typename Types::estimator_state>())
-            s.running += lines(estimator.running_bytes(shape));
+        s.running_estimator = s.running_index + of_index::running_bytes(index, shape);
+        s.running = s.running_estimator + of_estimator::running_bytes(estimator, shape);
     }
 
     [[nodiscard]] summary_view index_of(std::uint32_t lane) const noexcept {
@@ -87,21 +115,14 @@ template <class Types> class summaries {
     /// `running`: of this unit.
     void absorb(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k,
                 const element_type* v, std::byte* running) const noexcept {
-        if constexpr (any) {
-            simd::decode(k, x_.key.data(), shape_.width());
-            simd::decode(v, x_.value.data(), shape_.width());
-            if constexpr (of_index) {
-                const summary_view view = running_view(index_of(lane), running, sizes().running_index);
-                if (i == 0) index_->clear(view, u);
-                index_->absorb(view, u, i, x_.key.data(), x_.value.data());
-            }
-            if constexpr (of_estimator) {
-                const summary_view view =
-                    running_view(estimator_of(lane), running, sizes().running_estimator);
-                if (i == 0) estimator_->clear(view, u);
-                estimator_->absorb(view, u, i, x_.key.data(), x_.value.data());
-            }
-        }
+        if (!any) return;
+        simd::decode(k, x_.key.data(), shape_.width());
+        simd::decode(v, x_.value.data(), shape_.width());
+        of_index::absorb(*index_, running_view(index_of(lane), running, sizes().running_index), u, i,
+                         x_.key.data(), x_.value.data());
+        of_estimator::absorb(*estimator_,
+                             running_view(estimator_of(lane), running, sizes().running_estimator), u, i,
+                             x_.key.data(), x_.value.data());
     }
     /// The same for the unit's mean key and its m2. What runs has it; keep_mean() follows behind the last of some.
     void absorb_mean(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k, float& m2,
@@ -136,18 +157,16 @@ template <class Types> class summaries {
     /// 0 where units have no means.
     template <class Row>
     float set_mean(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
-        if constexpr (Types::means) {
-            const auto of_lane = lanes_->at(lane);
-            const unit_means means = of_lane.means();
-            auto* exact = reinterpret_cast<float*>(building());
-            const float m2 = simd::mean_and_m2_of<simd::default_arch>(count, means.dim(), row, exact);
-            means.set(u, exact);
-            if constexpr (Types::spread)
-                for (std::size_t i = 0; i < count; ++i)
-                    simd::add_squares(row(i), means.dim(), exact, 1.0F, of_lane.spread().data());
-            return m2;
-        }
-        return 0;
+        if (!Types::means) return 0;
+        const auto of_lane = lanes_->at(lane);
+        const unit_means means = of_lane.means();
+        auto* exact = reinterpret_cast<float*>(building());
+        const float m2 = simd::mean_and_m2_of<simd::default_arch>(count, means.dim(), row, exact);
+        means.set(u, exact);
+        if (Types::spread)
+            for (std::size_t i = 0; i < count; ++i)
+                simd::add_squares(row(i), means.dim(), exact, 1.0F, of_lane.spread().data());
+        return m2;
     }
     /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
     void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries,
@@ -155,11 +174,9 @@ template <class Types> class summaries {
         if (Types::means)
             if (const unit_means means = lanes_->at(lane).means(); means.bits() != 32)
                 means.get(u, reinterpret_cast<float*>(running));
-        if constexpr (runs<typename Types::index_state>())
-            index_->resume(running_view(index_of(lane), running, sizes().running_index), u, entries);
-        if constexpr (runs<typename Types::estimator_state>())
-            estimator_->resume(running_view(estimator_of(lane), running, sizes().running_estimator), u,
-                               entries);
+        of_index::resume(*index_, running_view(index_of(lane), running, sizes().running_index), u, entries);
+        of_estimator::resume(
+            *estimator_, running_view(estimator_of(lane), running, sizes().running_estimator), u, entries);
     }
     /// Running bytes are more exact than what is kept.
     [[nodiscard]] bool rounds() const noexcept { return sizes().running > 0; }
@@ -174,16 +191,8 @@ template <class Types> class summaries {
                                {x_.key.data(), x_.value.data(), mean, before});
         }
     }
-    template <class State> [[nodiscard]] static consteval bool runs() {
-        return requires(const State& s, const summary_shape& shape) {
-            s.running_bytes(shape);
-        };
-    }
-    [[nodiscard]] static constexpr std::size_t lines(std::size_t bytes) noexcept {
-        return (bytes + 63) / 64 * 64;
-    }
     [[nodiscard]] static std::size_t mean_bytes(const lane_sizes& s) noexcept {
-        return Types::means ? lines(s.width * sizeof(float)) : 0;
+        return Types::means ? (s.width * sizeof(float) + 63) / 64 * 64 : 0;
     }
     [[nodiscard]] const lane_sizes& sizes() const noexcept { return lanes_->sizes; }
     [[nodiscard]] static summary_view running_view(summary_view view, std::byte* running,

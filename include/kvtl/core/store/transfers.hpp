@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 namespace kvtl { inline namespace v0 {
@@ -70,8 +71,50 @@ struct page_transfer {
     std::uint32_t page = none;
     std::uint32_t frame = none;
     std::uint32_t item = none; ///< reads: the work item that waits for it, or none
-    bool held =
-        false; ///< reads: the frame has the page already, it only stays linked until the io_batch ends
+    bool held = false; ///< reads: the frame has the page already, and is the io_batch's until that ends
+};
+
+/// Which frame carries a page, for batches whose pages are copied out of their frames: a hash table with linear probing.
+class page_carriers {
+  public:
+    page_carriers() = default;
+    page_carriers(carver& c, std::uint32_t max_pages) noexcept
+        : slot_(c.take<carrier>(max_pages == 0 ? 0 : std::bit_ceil(max_pages + max_pages / 2 + 1))) {}
+
+    /// The frame, or none.
+    [[nodiscard]] std::uint32_t frame_of(std::uint32_t page) const noexcept {
+        return slot_[find(page)].frame;
+    }
+    /// The frame had the page before any read.
+    [[nodiscard]] bool holds(std::uint32_t page) const noexcept { return slot_[find(page)].holds; }
+    void add(std::uint32_t page, std::uint32_t frame, bool holds) noexcept {
+        slot_[find(page)] = {page, frame, holds};
+        ++count_;
+    }
+    /// The page that was added last.
+    void take_back(std::uint32_t page) noexcept {
+        slot_[find(page)] = {};
+        --count_;
+    }
+    void clear() noexcept {
+        if (count_ > 0) std::ranges::fill(slot_, carrier{});
+        count_ = 0;
+    }
+
+  private:
+    struct carrier {
+        std::uint32_t page = none, frame = none;
+        bool holds = false;
+    };
+    /// Where a page is, or where it would be.
+    [[nodiscard]] std::size_t find(std::uint32_t page) const noexcept {
+        const std::size_t mask = slot_.size() - 1;
+        std::size_t at = (page * 0x9E3779B1U) >> 7 & mask; // Fibonacci hashing: runs of pages spread
+        while (slot_[at].page != page && slot_[at].page != none) at = (at + 1) & mask;
+        return at;
+    }
+    std::span<carrier> slot_;
+    std::uint32_t count_ = 0;
 };
 
 class io_batch {
@@ -79,12 +122,15 @@ class io_batch {
     static constexpr std::uint32_t max_request_pages = 128;
 
     io_batch() = default;
-    io_batch(carver& c, std::uint32_t max_pages, std::uint32_t max_items) noexcept
-        : page_(c.take<page_transfer>(max_pages)), request_(c.take<io_request>(max_pages)),
-          begin_(c.take<std::uint32_t>(max_pages + 1)), slice_(c.take<::iovec>(2 * std::size_t{max_pages})),
-          item_(c.take<work_item>(max_items)), capacity_(max_pages), item_capacity_(max_items) {}
+    /// carries: pages are copied out of their frames (carriers()).
+    io_batch(carver& c, std::uint32_t max_pages, std::uint32_t max_items, bool carries = false) noexcept
+        : carriers_(c, carries ? max_pages : 0), page_(c.take<page_transfer>(max_pages)),
+          request_(c.take<io_request>(max_pages)), begin_(c.take<std::uint32_t>(max_pages + 1)),
+          slice_(c.take<::iovec>(2 * std::size_t{max_pages})), item_(c.take<work_item>(max_items)),
+          capacity_(max_pages), item_capacity_(max_items) {}
 
     void clear() noexcept {
+        carriers_.clear();
         pages_ = requests_ = items_ = 0;
         error_ = {};
     }
@@ -100,10 +146,11 @@ class io_batch {
     }
 
     void truncate(std::uint32_t pages) noexcept { pages_ = pages; }
-    [[nodiscard]] bool holds_before(std::uint32_t page, std::uint32_t end) const noexcept {
+    [[nodiscard]] bool holds_before(std::uint32_t page, std::size_t end) const noexcept {
         return std::any_of(page_.begin(), page_.begin() + end,
                            [page](const page_transfer& t) { return t.page == page; });
     }
+    [[nodiscard]] page_carriers& carriers() noexcept { return carriers_; }
 
     [[nodiscard]] bool item_room() const noexcept { return items_ < item_capacity_; }
     std::uint32_t add_item(const work_item& w) noexcept {
@@ -131,6 +178,7 @@ class io_batch {
         while (moved_ > 0 && page_[moved_ - 1].held) --moved_;
     }
 
+    page_carriers carriers_;
     std::span<page_transfer> page_;
     std::span<io_request> request_;
     std::span<std::uint32_t> begin_; ///< request r carries pages [begin_[r], begin_[r+1])

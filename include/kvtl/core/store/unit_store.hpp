@@ -139,8 +139,6 @@ template <class Types> class unit_store : public page_store<Types> {
         unit.shared = unit.shared && base::has_other_owners(p_.layout->page(unit.where, 0));
         return unit.shared;
     }
-    /// No page of a unit is on its way for two lanes at once.
-    static bool shares_runs(std::uint32_t) noexcept { return false; }
     /// Sees to it that copy_lane() finds what it needs later, whatever happens until then: a lane of the sequence of lane `to` can
     /// get tables as long as those of lane `from`. Where frames have borrowed the memory for that, all that is resident leaves
     /// (extend_tables()), and open pages are written: the part of fork() that may take time, for each layer that has more units
@@ -302,8 +300,8 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     /// A unit lies in the frames that its pages were read into: nothing is copied, and no other frame carried it.
-    static void finish_load(const lane&, std::uint32_t, pool&) noexcept {}
-    static void release_bounces(std::uint32_t, pool&) noexcept {}
+    static void finish_load(const lane&, std::uint32_t, std::uint32_t, pool&) noexcept {}
+    static void release_carriers(std::uint32_t, pool&) noexcept {}
 
     // ------------------------------------------------------------------------------------------------------
     // writing

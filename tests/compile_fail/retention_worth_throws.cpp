@@ -1,5 +1,5 @@
-// A score that evicts in decode says what an entry is worth.
-// expect-error: \[kvtl\] score::state: it evicts in decode; add noexcept const `float worth
+// What a score says an entry is worth is asked inside the decode loop.
+// expect-error: \[kvtl\] score::state: it evicts in decode; worth\(held_entry, record\) returns float
 // expect-error: \[kvtl] engine_inputs: a policy needs x \(the input of the layer\), which this engine does not supply
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/snapkv.hpp>
@@ -12,6 +12,7 @@ struct worthless : kvtl::score_defaults {
     struct state : kvtl::score_state<config> {
         using kvtl::score_state<config>::score_state;
         void arrive(const kvtl::arriving&, std::span<float>) const noexcept {}
+        [[nodiscard]] float worth(const kvtl::held_entry& e, const record&) const { return e.score; }
     };
 };
 struct bad : kvtl::presets::full {
