@@ -216,22 +216,20 @@ template <estimate_options Options> struct unit_estimate {
             }
             if (nothing) return;
             if constexpr (Options.pooled) pool_values(in, x.behind);
-            for (std::uint32_t first = 0; first < x.count; first += block) {
-                const std::uint32_t n = std::min<std::uint32_t>(block, x.count - first);
-                for (std::uint32_t g = 0; g < in.group; ++g) {
-                    float* const weight = x.weight + g * block;
-                    std::copy_n(x.logit(g) + first, n, weight);
-                    const float shift =
-                        into.max[g] > -std::numeric_limits<float>::infinity() ? into.max[g] : 0.0F;
-                    const float sum = simd::exp_shifted_sum(weight, n, shift);
-                    into.sum[g] += sum;
-                    if constexpr (Options.moments)
-                        tilt[g] += simd::bounded_spread(weight, n, along[g], x.spreads.from(first));
-                    if constexpr (Options.pooled)
-                        simd::axpy(sum, x.behind, into.acc + std::size_t{g} * into.dim, into.dim);
-                }
-                if constexpr (!Options.pooled) add_values(in, x, first, n, into);
+            for (std::uint32_t g = 0; g < in.group; ++g) {
+                float* const weight = x.logit(g);
+                const float shift =
+                    into.max[g] > -std::numeric_limits<float>::infinity() ? into.max[g] : 0.0F;
+                const float sum = simd::exp_shifted_sum(weight, x.count, shift);
+                into.sum[g] += sum;
+                if constexpr (Options.moments)
+                    tilt[g] = simd::bounded_spread(weight, x.count, along[g], x.spreads);
+                if constexpr (Options.pooled)
+                    simd::axpy(sum, x.behind, into.acc + std::size_t{g} * into.dim, into.dim);
             }
+            if constexpr (!Options.pooled)
+                for (std::uint32_t first = 0; first < x.count; first += block)
+                    add_values(in, x, first, std::min<std::uint32_t>(block, x.count - first), into);
             if constexpr (Options.moments) correct_values(in, tilt.data(), into);
         }
 

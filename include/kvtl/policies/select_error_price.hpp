@@ -87,11 +87,19 @@ struct error_price {
             return static_cast<float>(entries) / static_cast<float>(fetched);
         }
 
+        /// No worth() of a unit of at most so many entries is above this.
+        [[nodiscard]] float most_worth(std::uint32_t entries) const noexcept {
+            return std::max(1.0F / resident_, static_cast<float>(entries));
+        }
+        /// A unit whose error times its worth is not above this is not chosen; negative before the first price.
+        [[nodiscard]] static float least_worth(const choice_input& in) noexcept {
+            return std::isfinite(in.bar) && in.output > 0.0F ? std::exp(in.bar) * in.output : -1.0F;
+        }
+
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
-            const bool priced = std::isfinite(in.bar) && in.output > 0.0F;
-            if (!priced) return best_.choose(in, out);
-            const float least = std::exp(in.bar) * in.output;
+            const float least = least_worth(in);
+            if (least < 0.0F) return best_.choose(in, out);
             const std::uint32_t most = most_of_budget * in.budget;
             std::uint32_t n = 0, entries = 0;
             for (std::uint32_t u = 0; u < in.units(); ++u) {
