@@ -40,8 +40,10 @@
 // Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per open
 //         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 //         moment_estimate: 2 D^2 + 4 D + 16 per KV head.
-// Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query). moment_estimate:
-//         O(G D^2) more per step, and O(D^2) per entry that joins a unit.
+// Cost:   per KV head and step a product of the G queries with U mean keys, G exponentials per unit, and a weighted sum of U
+//         mean values, from their codes. moment_estimate: two exponentials per unit and query more, and O(G D^2); O(D^2)
+//         per entry that joins a unit. The step adds the estimate right behind the price, which has made all its weights.
+//         Scratch: (G + 4) U floats.
 // Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -417,6 +419,18 @@ template <estimate_options Options> struct unit_estimate {
                 simd::accumulate_rows<simd::default_arch, f16>(
                     x.weight, in.group, {reinterpret_cast<const f16*>(values), n, dim, apart / sizeof(f16)},
                     into.acc, dim);
+        }
+        /// The mean value over all entries in units. out: (D), and as much scratch behind it.
+        void pool_values(const estimator_input& in, float* out) const noexcept {
+            const units_view& u = in.units;
+            float* const row = out + u.dim;
+            float entries = 0.0F;
+            for (std::uint32_t i = 0; i < u.count; ++i) entries += static_cast<float>(u.entries(i));
+            std::fill_n(out, u.dim, 0.0F);
+            for (std::uint32_t i = 0; i < u.count; ++i) {
+                value_of(u, i, row);
+                simd::axpy(static_cast<float>(u.entries(i)) / entries, row, out, u.dim);
+            }
         }
         /// Values of a unit are not its mean value, but tilted along the query as its keys are.
         static void correct_values(const estimator_input& in, const float* tilt,

@@ -18,8 +18,9 @@
 // One head may choose up to four times its budget in a step. The first token chooses within the budget of each
 // head. The worst unit that it read in each head sets lambda.
 //
-// Bytes: 20 per layer and sequence. Cost: one pass over U scores; top-k only where a head exceeds its limit; and
-//        what is in memory is attended twice, for the estimator needs it first.
+// Bytes: 20 per layer and sequence, and two outputs of the layer in floats: what is in memory, and the estimate.
+// Cost:  one pass over U scores; where a unit is is looked up only if its error may be worth the lower of the two
+//        costs. Top-k only where a head exceeds its limit. A prefetch attends what is in memory, too.
 // Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
 //         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
 //         slightly from those of single calls. Outputs also depend on what is resident, and so on memory_bytes and on
