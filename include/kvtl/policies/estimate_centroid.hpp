@@ -195,7 +195,7 @@ template <estimate_options Options> struct unit_estimate {
         void add(const estimator_input& in, const partial& into) const noexcept {
             rows x(in);
             std::array<float, 64> along,
-                tilt{}; // of a query: s times spread_along(); sum of weights times bounded_spread
+                tilt; // of a query: s times spread_along(); bounded_spread() of all units
             for (std::uint32_t g = 0; g < in.group; ++g) along[g] = along_of(in, g);
             if (!in.priced || share_ < 1.0F) {
                 score(in, x);
@@ -326,7 +326,7 @@ template <estimate_options Options> struct unit_estimate {
 
             std::uint32_t units, count;
             const std::uint32_t* id = nullptr; ///< (count) ascending units of the rows; null: all
-            float* logits; ///< (G, U): of mean keys, then what log_weights() makes of them
+            float* logits; ///< (G, U): of mean keys, then log_weights(), then weights
             float* spare;  ///< (U)
             simd::unit_spreads spreads;
             float* weight; ///< (G, block) of a block
@@ -403,7 +403,12 @@ template <estimate_options Options> struct unit_estimate {
                 for (std::uint32_t i = 0; i < n; ++i)
                     std::memcpy(x.scale + i, from + x.unit(first + i) * stride + scale_at(dim),
                                 sizeof(float));
-                for (std::uint32_t g = 0; g < in.group; ++g) simd::multiply(x.scale, x.weight + g * block, n);
+            }
+            for (std::uint32_t g = 0; g < in.group; ++g) {
+                const float* weight = x.logit(g) + first;
+                float* const scaled = x.weight + g * block;
+                std::copy_n(weight, n, scaled);
+                if (codes_) simd::multiply(x.scale, scaled, n);
             }
             auto* const side_by_side = reinterpret_cast<std::byte*>(x.behind);
             if (x.id != nullptr)
