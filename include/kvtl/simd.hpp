@@ -16,6 +16,7 @@
 #include <kvtl/simd/nearest_code.hpp>
 #include <kvtl/simd/packed.hpp>
 #include <kvtl/simd/softmax.hpp>
+#include <kvtl/simd/spread_gain.hpp>
 #include <kvtl/simd/tile.hpp>
 #include <kvtl/simd/topk.hpp>
 #include <kvtl/simd/unroll.hpp>

@@ -117,6 +117,29 @@ TEST_CASE("error_price: a unit's worth is its error for the bytes that it costs"
     CHECK(s.worth(1, 0) == 4.0F);
 }
 
+TEST_CASE(
+    "error_price: no worth is above most_worth(), and least_worth() is the error that choose() asks for") {
+    for (const float share : {0.05F, 0.25F, 1.0F}) {
+        const state s({.resident_share = share}, model());
+        for (std::uint32_t entries = 1; entries <= 24; ++entries)
+            for (const std::uint32_t fetched : {0U, 1U, 24U, 96U}) // 1: the other pages are in memory
+                CHECK(s.worth(entries, fetched) <= s.most_worth(24));
+    }
+    units_view units;
+    units.count = 2, units.max_entries = 8;
+    for (const float error : {1.0F, 3.0F}) {
+        const std::vector<float> score{error, 2.0F};
+        std::vector<std::uint32_t> order(2);
+        std::vector<std::uint64_t> keys(2);
+        choice_input in(score, units, 100, order, keys);
+        CHECK(state::least_worth(in) < 0.0F); // no price yet
+        in.bar = std::log(0.5F), in.output = 4.0F;
+        CHECK(state::least_worth(in) == doctest::Approx(2.0));
+        std::vector<chosen_unit> out(2);
+        CHECK(state({}, model()).choose(in, out) == (error > 2.0F ? 1 : 0));
+    }
+}
+
 namespace {
 /// What kvtl_best reads and errs, per step, over 300 steps with memory for a part of the cache.
 struct with_share {

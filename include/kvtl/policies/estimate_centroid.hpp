@@ -40,8 +40,10 @@
 // Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per open
 //         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 //         moment_estimate: 2 D^2 + 4 D + 16 per KV head.
-// Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query). moment_estimate:
-//         O(G D^2) more per step, and O(D^2) per entry that joins a unit.
+// Cost:   per KV head and step a product of the G queries with U mean keys, G exponentials per unit, and a weighted sum of U
+//         mean values, from their codes. moment_estimate: two exponentials per unit and query more, and O(G D^2); O(D^2)
+//         per entry that joins a unit. The step adds the estimate right behind the price, which has made all its weights.
+//         Scratch: (G + 4) U floats.
 // Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -53,12 +55,14 @@
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/moments.hpp>
 #include <kvtl/simd/softmax.hpp>
+#include <kvtl/simd/spread_gain.hpp>
 #include <kvtl/slots/estimator.hpp>
 #include <kvtl/status.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -158,82 +162,77 @@ template <estimate_options Options> struct unit_estimate {
         // -------------------------------------------------------------------------------------- estimate
         [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape,
                                                  std::uint32_t max_units) const noexcept {
-            return 2 * block * shape.dim + shape.dim + shape.group +
-                   std::max(share_ < 1.0F ? 2 * std::size_t{max_units} : 0,
-                            Options.moments ? std::size_t{shape.group} * max_units : 0);
+            return rows::floats(shape.group, max_units) + (Options.pooled  ? 2 * shape.dim
+                                                           : share_ < 1.0F ? block * ((shape.dim + 1) / 2)
+                                                                           : 0);
         }
 
-        /// The error that unit u leaves in the output when it is estimated, per entry (the header has the formula).
+        /// The error that unit u leaves in the output when it is estimated, per entry (the header has the formula). Leaves
+        /// in scratch what add() would compute again: estimator_input::priced.
         void price(const estimator_input& in, const partial& kept, std::span<float> out) const noexcept
             requires(Options.moments) {
             const units_view& units = in.units;
-            const std::uint32_t n = units.count;
-            float* const logits = in.scratch.data(); // (G, U)
-            units.mean.score(in.q, in.group, n, logits);
-            to_logits(in.logits, logits, std::size_t{in.group} * n);
-            std::array<float, 64> along; // by query: s times spread_along()
-            std::array<softmax_sum, 64> all;
-            for (std::uint32_t g = 0; g < in.group; ++g) {
-                along[g] = in.logits.scale * detail::spread_along(in.q + std::size_t{g} * units.dim, units);
-                all[g] = {kept.max[g], kept.sum[g]};
-            }
-            float x[spreads::size];
-            for (std::uint32_t first = 0; first < n; first += spreads::size) { // what all units weigh
-                const spreads of(units, first);
-                for (std::uint32_t g = 0; g < in.group; ++g) {
-                    const float* logit = logits + std::size_t{g} * n + first;
-                    for (std::uint32_t i = 0; i < of.count; ++i)
-                        x[i] = logit[i] + of.log_entries[i] +
-                               detail::cautious_gain(along[g] * of.deviation[i], of.bend[i]);
-                    all[g].add(x, of.count);
-                }
-            }
+            const rows x(in);
+            score(in, x);
+            detail::get_spreads(units, 0, units.count, x.spreads);
             const float variance = moments(units.summary.lane, units.head, units.dim).value_variance();
-            float unlike[spreads::size];
-            for (std::uint32_t first = 0; first < n; first += spreads::size) {
-                const spreads of(units, first);
-                for (std::uint32_t g = 0; g < in.group; ++g) {
-                    const float* logit = logits + std::size_t{g} * n + first;
-                    const float log_all = all[g].log();
-                    for (std::uint32_t i = 0; i < of.count; ++i) {
-                        const float sigma = along[g] * of.deviation[i];
-                        const float share =
-                            logit[i] + detail::rms_gain(caution * sigma, of.bend[i]) - log_all;
-                        x[i] = std::min(2.0F * share, largest_log_price);
-                        unlike[i] = -sigma * sigma;
-                    }
-                    static_cast<void>(simd::exp_shifted_sum(x, of.count, 0.0F));
-                    static_cast<void>(simd::exp_shifted_sum(unlike, of.count, 0.0F));
-                    for (std::uint32_t i = 0; i < of.count; ++i)
-                        out[first + i] += variance * x[i] * (1.0F - unlike[i]);
-                }
+            for (std::uint32_t g = 0; g < in.group; ++g) {
+                float* const logit = x.logit(g);
+                const float along = along_of(in, g);
+                simd::log_weights(logit, units.count, along, x.spreads, x.spare);
+                const float estimates = simd::log_sum_exp(x.spare, units.count),
+                            exact = kept.sum[g] > 0.0F ? kept.max[g] + std::log(kept.sum[g]) : estimates;
+                const float top = std::max(estimates, exact);
+                const float log_all = kept.sum[g] > 0.0F
+                                          ? top + std::log(std::exp(estimates - top) + std::exp(exact - top))
+                                          : estimates;
+                simd::add_prices(logit, units.count, along, caution, log_all, largest_log_price, variance,
+                                 x.spreads, out.data());
+                std::copy_n(x.spare, units.count, logit);
             }
         }
 
         void add(const estimator_input& in, const partial& into) const noexcept {
-            const std::uint32_t dim = in.units.dim;
-            rows x{in.scratch.data(), in.scratch.data() + block * dim, in.scratch.data() + 2 * block * dim};
-            const std::span<float> rest = in.scratch.subspan((2 * block + 1) * dim);
-            x.along = rest.data();
-            std::array<softmax_sum, Options.moments ? 64 : 1> tilt{};
-            x.tilt = tilt.data();
+            rows x(in);
+            std::array<float, 64> along,
+                tilt; // of a query: s times spread_along(); bounded_spread() of all units
+            for (std::uint32_t g = 0; g < in.group; ++g) along[g] = along_of(in, g);
+            if (!in.priced || share_ < 1.0F) {
+                score(in, x);
+                if (share_ < 1.0F) keep_best(in, x);
+                detail::get_spreads(in.units, 0, in.units.count, x.spreads);
+                if (x.id != nullptr) x.take_spreads();
+                for (std::uint32_t g = 0; g < in.group; ++g)
+                    simd::log_weights(x.logit(g), x.count, along[g], x.spreads, x.logit(g));
+            }
+            leave_out_attended(in, x);
+            bool nothing = true;
             for (std::uint32_t g = 0; g < in.group; ++g) {
-                if constexpr (Options.spread)
-                    x.along[g] =
-                        in.logits.scale * detail::spread_along(in.q + std::size_t{g} * dim, in.units);
+                const float top = simd::max_of(x.logit(g), x.count);
+                nothing = nothing && !(top > -std::numeric_limits<float>::infinity());
+                if (!(top > into.max[g])) continue;
+                const float shrink = into.sum[g] > 0.0F ? std::exp(into.max[g] - top) : 0.0F;
+                simd::scale(shrink, into.acc + std::size_t{g} * into.dim, into.dim);
+                into.sum[g] *= shrink;
+                into.max[g] = top;
             }
-            if constexpr (Options.pooled) pool_values(in, x.key, x.pooled);
-            const std::span<float> score = rest.subspan(in.group);
-            const float bar = share_ < 1.0F ? rank(in, score) : 0.0F;
-            auto left = static_cast<std::size_t>(std::lround(share_ * static_cast<float>(in.units.count)));
-            for (std::uint32_t u = 0; u < in.units.count && left > 0; ++u) {
-                if (!wanted(in, u) || (share_ < 1.0F && score[u] < bar)) continue;
-                --left;
-                take(in, u, x);
-                if (x.count == block) attend(in, x, into);
+            if (nothing) return;
+            if constexpr (Options.pooled) pool_values(in, x.behind);
+            for (std::uint32_t g = 0; g < in.group; ++g) {
+                float* const weight = x.logit(g);
+                const float shift =
+                    into.max[g] > -std::numeric_limits<float>::infinity() ? into.max[g] : 0.0F;
+                const float sum = simd::exp_shifted_sum(weight, x.count, shift);
+                into.sum[g] += sum;
+                if constexpr (Options.moments)
+                    tilt[g] = simd::bounded_spread(weight, x.count, along[g], x.spreads);
+                if constexpr (Options.pooled)
+                    simd::axpy(sum, x.behind, into.acc + std::size_t{g} * into.dim, into.dim);
             }
-            if (x.count > 0) attend(in, x, into);
-            if constexpr (Options.moments) correct_values(in, tilt, into);
+            if constexpr (!Options.pooled)
+                for (std::uint32_t first = 0; first < x.count; first += block)
+                    add_values(in, x, first, std::min<std::uint32_t>(block, x.count - first), into);
+            if constexpr (Options.moments) correct_values(in, tilt.data(), into);
         }
 
       private:
@@ -301,48 +300,47 @@ template <estimate_options Options> struct unit_estimate {
         static constexpr float caution = 1.5F;            ///< factor on sigma in a price: fear of spread
         static constexpr float largest_log_price = 40.0F; ///< keeps a price finite
 
-        /// A sum of exp(x), with the largest x taken out.
-        struct softmax_sum {
-            float max = -std::numeric_limits<float>::infinity(), sum = 0;
-
-            void add(float* x, std::size_t n) noexcept { // x is scratch then
-                const float top = std::max(max, simd::max_of(x, n));
-                if (!(top > -std::numeric_limits<float>::infinity())) return;
-                sum = (sum > 0.0F ? sum * std::exp(max - top) : 0.0F) + simd::exp_shifted_sum(x, n, top);
-                max = top;
-            }
-            [[nodiscard]] float log() const noexcept { return max + std::log(sum); }
-        };
-        /// What units [first, first + count) have beside their means.
-        struct spreads {
-            static constexpr std::uint32_t size = 64;
-            spreads(const units_view& units, std::uint32_t first) noexcept
-                : count(std::min(size, units.count - first)) {
-                for (std::uint32_t i = 0; i < count; ++i) {
-                    const unit_record& unit = units.unit[first + i];
-                    const auto entries = static_cast<float>(unit.entries);
-                    log_entries[i] = std::log(entries); // -inf for a unit that has none
-                    deviation[i] = unit.entries == 0 ? 0.0F : std::sqrt(unit.m2 / entries);
-                    bend[i] = std::sqrt(std::max(0.0F, log_entries[i]));
-                }
-            }
-            std::uint32_t count;
-            float log_entries[size], deviation[size], bend[size];
-        };
-
-        /// Units that are brought together for one call of the kernel.
+        /// Rows in scratch, of all units of a head or of those that are estimated.
         struct rows {
-            float *key, *value;     ///< (block, D)
-            float* pooled;          ///< (D)
-            float* along = nullptr; ///< (G) s times spread_along() of the query
-            softmax_sum* tilt =
-                nullptr; ///< (G) with moments: sum over units of exp(logit) a min(1, bend / sigma)
-            std::size_t count = 0;
-            std::array<std::uint32_t, block> unit{};
-            std::array<float, block> log_entries{};
-            std::array<float, block> deviation{}; ///< root mean square of the keys' distances to their mean
-            std::array<float, block> bend{};      ///< spread_bend() of the unit
+            explicit rows(const estimator_input& in) noexcept
+                : units(in.units.count), count(units), logits(in.scratch.data()),
+                  spare(logits + std::size_t{in.group} * units), spreads{spare + units,
+                                                                         spare + 2 * std::size_t{units},
+                                                                         spare + 3 * std::size_t{units}},
+                  weight(spare + 4 * std::size_t{units}), scale(weight + std::size_t{in.group} * block),
+                  behind(scale + block) {}
+            [[nodiscard]] static std::size_t floats(std::size_t group, std::size_t max_units) noexcept {
+                return (group + 4) * max_units + (group + 1) * block;
+            }
+            [[nodiscard]] float* logit(std::uint32_t g) const noexcept {
+                return logits + std::size_t{g} * units;
+            }
+            [[nodiscard]] std::uint32_t unit(std::uint32_t i) const noexcept {
+                return id == nullptr ? i : id[i];
+            }
+            /// From those of all units to those that `id` names.
+            void take_spreads() const noexcept {
+                for (float* row : {spreads.log_entries, spreads.deviation, spreads.bend})
+                    for (std::uint32_t i = 0; i < count; ++i) row[i] = row[id[i]];
+            }
+
+            std::uint32_t units, count;
+            const std::uint32_t* id = nullptr; ///< (count) ascending units of the rows; null: all
+            float* logits; ///< (G, U): of mean keys, then log_weights(), then weights
+            float* spare;  ///< (U)
+            simd::unit_spreads spreads;
+            float* weight; ///< (G, block) of a block
+            float* scale;  ///< (block) of codes
+            float* behind; ///< the mean of all values, or codes of a block side by side
         };
+        [[nodiscard]] static float along_of(const estimator_input& in, std::uint32_t g) noexcept {
+            if constexpr (!Options.spread) return 0.0F;
+            return in.logits.scale * detail::spread_along(in.q + std::size_t{g} * in.units.dim, in.units);
+        }
+        static void score(const estimator_input& in, const rows& x) noexcept {
+            in.units.mean.score(in.q, in.group, x.units, x.logits);
+            to_logits(in.logits, x.logits, std::size_t{in.group} * x.units);
+        }
 
         /// Codes of a head, then their scale; or f16 numbers.
         [[nodiscard]] std::size_t head_bytes(std::uint32_t dim) const noexcept {
@@ -367,28 +365,70 @@ template <estimate_options Options> struct unit_estimate {
             return false;
         }
 
-        /// The mean query's scores; returns what a unit must reach to be among the best. score: (2, U)
-        [[nodiscard]] float rank(const estimator_input& in, std::span<float> score) const noexcept {
-            const units_view& units = in.units;
-            const std::size_t n = units.count, dim = units.dim;
-            const auto most = static_cast<std::size_t>(std::lround(share_ * static_cast<float>(n)));
-            if (most == 0) return 0.0F;
-            float* mean = in.scratch.data(); // the block is not in use yet
-            std::copy_n(in.q, dim, mean);
-            for (std::uint32_t g = 1; g < in.group; ++g) simd::add(in.q + g * dim, mean, dim);
-            units.mean.score(mean, 1, units.count, score.data());
-            for (std::uint32_t u = 0; u < n; ++u)
-                if (!wanted(in, u)) score[u] = -std::numeric_limits<float>::infinity();
-            const std::span<float> sorted = score.subspan(n, n);
-            std::copy_n(score.begin(), n, sorted.begin());
-            const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(most - 1);
-            std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>{});
-            return *last;
+        /// The rows become those of the share of units that have the highest mean logits, and that some query misses.
+        void keep_best(const estimator_input& in, rows& x) const noexcept {
+            const auto most = static_cast<std::uint32_t>(std::lround(share_ * static_cast<float>(x.units)));
+            float *const mean = x.spare, *const sorted = x.spreads.deviation; // nobody needs it yet
+            std::copy_n(x.logits, x.units, mean);
+            for (std::uint32_t g = 1; g < in.group; ++g) simd::add(x.logit(g), mean, x.units);
+            for (std::uint32_t u = 0; u < x.units; ++u)
+                if (!wanted(in, u)) mean[u] = -std::numeric_limits<float>::infinity();
+            std::copy_n(mean, x.units, sorted);
+            if (most != 0) std::nth_element(sorted, sorted + (most - 1), sorted + x.units, std::greater<>{});
+            const float bar = most != 0 ? sorted[most - 1] : 0.0F;
+            auto* const id = reinterpret_cast<std::uint32_t*>(x.spreads.bend);
+            x.count = 0;
+            for (std::uint32_t u = 0; u < x.units && x.count < most; ++u)
+                if (mean[u] >= bar && wanted(in, u)) id[x.count++] = u;
+            for (std::uint32_t g = 0; g < in.group; ++g)
+                for (std::uint32_t i = 0; i < x.count; ++i) x.logit(g)[i] = x.logit(g)[id[i]];
+            std::memcpy(x.spare, id, x.count * sizeof *id); // the mean logits have served
+            x.id = reinterpret_cast<const std::uint32_t*>(x.spare);
         }
-
-        /// The mean value over all entries in units. `row`: scratch of D floats.
-        void pool_values(const estimator_input& in, float* row, float* out) const noexcept {
+        static void leave_out_attended(const estimator_input& in, const rows& x) noexcept {
+            for (std::uint32_t i = 0; i < x.count; ++i) {
+                if (in.attended[x.unit(i)] == 0) continue;
+                for (std::uint32_t g = 0; g < in.group; ++g)
+                    if (!in.missing(x.unit(i), g)) x.logit(g)[i] = -std::numeric_limits<float>::infinity();
+            }
+        }
+        /// The weighted values of rows [first, first + n) join. They are added up where they lie, if all units are estimated.
+        void add_values(const estimator_input& in, const rows& x, std::uint32_t first, std::uint32_t n,
+                        const partial& into) const noexcept {
+            const units_view& units = in.units;
+            const std::uint32_t dim = units.dim;
+            const std::size_t stride = units.summary.stride, bytes = codes_ ? dim : dim * sizeof(f16);
+            const std::byte* from = units.summary.of<std::byte>(0) + units.head * head_bytes(dim);
+            if (codes_) {
+                for (std::uint32_t i = 0; i < n; ++i)
+                    std::memcpy(x.scale + i, from + x.unit(first + i) * stride + scale_at(dim),
+                                sizeof(float));
+            }
+            for (std::uint32_t g = 0; g < in.group; ++g) {
+                const float* weight = x.logit(g) + first;
+                float* const scaled = x.weight + g * block;
+                std::copy_n(weight, n, scaled);
+                if (codes_) simd::multiply(x.scale, scaled, n);
+            }
+            auto* const side_by_side = reinterpret_cast<std::byte*>(x.behind);
+            if (x.id != nullptr)
+                for (std::uint32_t i = 0; i < n; ++i)
+                    std::memcpy(side_by_side + i * bytes, from + x.id[first + i] * stride, bytes);
+            const std::byte* values = x.id != nullptr ? side_by_side : from + first * stride;
+            const std::size_t apart = x.id != nullptr ? bytes : stride;
+            if (codes_)
+                simd::accumulate_rows<simd::default_arch, std::int8_t>(
+                    x.weight, in.group, {reinterpret_cast<const std::int8_t*>(values), n, dim, apart},
+                    into.acc, dim);
+            else
+                simd::accumulate_rows<simd::default_arch, f16>(
+                    x.weight, in.group, {reinterpret_cast<const f16*>(values), n, dim, apart / sizeof(f16)},
+                    into.acc, dim);
+        }
+        /// The mean value over all entries in units. out: (D), and as much scratch behind it.
+        void pool_values(const estimator_input& in, float* out) const noexcept {
             const units_view& u = in.units;
+            float* const row = out + u.dim;
             float entries = 0.0F;
             for (std::uint32_t i = 0; i < u.count; ++i) entries += static_cast<float>(u.entries(i));
             std::fill_n(out, u.dim, 0.0F);
@@ -397,80 +437,18 @@ template <estimate_options Options> struct unit_estimate {
                 simd::axpy(static_cast<float>(u.entries(i)) / entries, row, out, u.dim);
             }
         }
-
-        void take(const estimator_input& in, std::uint32_t u, rows& x) const noexcept {
-            const units_view& units = in.units;
-            const std::uint32_t dim = units.dim;
-            const auto entries = static_cast<float>(units.entries(u));
-            units.mean.get(u, x.key + x.count * dim);
-            if constexpr (!Options.pooled) value_of(units, u, x.value + x.count * dim);
-            x.unit[x.count] = u;
-            x.log_entries[x.count] = std::log(entries);
-            if constexpr (Options.spread) {
-                x.deviation[x.count] = units.unit != nullptr ? std::sqrt(units.unit[u].m2 / entries) : 0.0F;
-                x.bend[x.count] = detail::spread_bend(units.entries(u));
-            }
-            ++x.count;
-        }
-
-        static void attend(const estimator_input& in, rows& x, const partial& into) noexcept {
-            const std::uint32_t dim = in.units.dim;
-            const rows_view<float> keys{x.key, x.count, dim, dim};
-            const rows_view<float> values = Options.pooled ? rows_view<float>{x.pooled, x.count, dim, 0}
-                                                           : rows_view<float>{x.value, x.count, dim, dim};
-            if (!Options.spread && nobody_attended(in, x)) {
-                simd::attend_rows(in.q, dim, in.logits, keys, values, x.log_entries.data(), into, in.attend);
-            } else {
-                std::array<float, block> weight{};
-                for (std::uint32_t g = 0; g < in.group; ++g) {
-                    for (std::size_t i = 0; i < x.count; ++i) {
-                        weight[i] = in.missing(x.unit[i], g) ? x.log_entries[i]
-                                                             : -std::numeric_limits<float>::infinity();
-                        if constexpr (Options.spread)
-                            weight[i] += detail::cautious_gain(x.along[g] * x.deviation[i], x.bend[i]);
-                    }
-                    if constexpr (Options.moments) tilt_of(in, x, g, weight.data());
-                    simd::attend_rows(in.q, dim, in.logits, keys, values, weight.data(), into, in.attend,
-                                      std::uint64_t{1} << g);
-                }
-            }
-            x.count = 0;
-        }
-        /// Query g's units in x join its tilt. weight: what is added to their logits.
-        static void tilt_of(const estimator_input& in, const rows& x, std::uint32_t g,
-                            const float* weight) noexcept {
-            float logit[block];
-            const std::uint32_t dim = in.units.dim;
-            simd::dot_rows(in.q + std::size_t{g} * dim, rows_view<float>{x.key, x.count, dim, dim}, logit);
-            to_logits(in.logits, logit, x.count);
-            for (std::size_t i = 0; i < x.count; ++i) {
-                const float a = x.deviation[i] * x.deviation[i], sigma = x.along[g] * x.deviation[i];
-                const float bounded = sigma > x.bend[i] ? a * (x.bend[i] / sigma) : a;
-                logit[i] += weight[i] + std::log(bounded); // -inf for equal keys
-            }
-            x.tilt[g].add(logit, x.count);
-        }
         /// Values of a unit are not its mean value, but tilted along the query as its keys are.
-        template <class Tilts>
-        static void correct_values(const estimator_input& in, const Tilts& tilt,
+        static void correct_values(const estimator_input& in, const float* tilt,
                                    const partial& into) noexcept {
             const units_view& u = in.units;
             const moments of_lane(u.summary.lane, u.head, u.dim);
             const float squares = simd::sum(u.spread.data(), u.spread.size());
             if (!(squares > 0.0F)) return;
-            for (std::uint32_t g = 0; g < in.group; ++g) {
-                if (!(tilt[g].sum > 0.0F)) continue;
-                const float mass = tilt[g].sum * std::exp(tilt[g].max - into.max[g]);
-                of_lane.add_correction(in.q + std::size_t{g} * u.dim,
-                                       mass * in.logits.scale * of_lane.entries() / squares,
-                                       into.acc + std::size_t{g} * u.dim);
-            }
-        }
-        [[nodiscard]] static bool nobody_attended(const estimator_input& in, const rows& x) noexcept {
-            for (std::size_t i = 0; i < x.count; ++i)
-                for (std::uint32_t g = 0; g < in.group; ++g)
-                    if (!in.missing(x.unit[i], g)) return false;
-            return true;
+            for (std::uint32_t g = 0; g < in.group; ++g)
+                if (tilt[g] > 0.0F)
+                    of_lane.add_correction(in.q + std::size_t{g} * u.dim,
+                                           tilt[g] * in.logits.scale * of_lane.entries() / squares,
+                                           into.acc + std::size_t{g} * u.dim);
         }
 
         float share_ = 1.0F;

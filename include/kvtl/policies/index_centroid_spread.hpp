@@ -19,10 +19,11 @@
 
 #include <kvtl/policies/index_centroid.hpp>
 #include <kvtl/policies/support/spread_gain.hpp>
-#include <kvtl/simd/dot.hpp>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <cstdint>
+#include <span>
 
 namespace kvtl { inline namespace v0 {
 
@@ -47,24 +48,18 @@ struct centroid_spread {
                    std::span<float> out) const noexcept {
             u.mean.score(q, queries, u.count, out.data());
             if (u.unit == nullptr) return;
-            constexpr std::uint32_t block = 64;
-            float spread[block]; // of logits, for a query along which the lane spreads by 1
-            float bend[block];
+            constexpr std::uint32_t block = 128;
+            std::array<float, 64> along; // of a group's queries
+            for (std::uint32_t g = 0; g < queries; ++g)
+                along[g] = scale_ * detail::spread_along(q + std::size_t{g} * u.dim, u);
+            float row[3][block];
+            const simd::unit_spreads spreads{row[0], row[1], row[2]};
             for (std::uint32_t first = 0; first < u.count; first += block) {
                 const std::uint32_t n = std::min(block, u.count - first);
-                for (std::uint32_t i = 0; i < n; ++i) {
-                    const unit_record& unit = u.unit[first + i];
-                    const auto entries = static_cast<float>(std::max(1U, unit.entries));
-                    spread[i] = scale_ * std::sqrt(unit.m2 / entries);
-                    bend[i] = detail::spread_bend(unit.entries);
-                }
-                for (std::uint32_t g = 0; g < queries; ++g) {
-                    const float* query = q + std::size_t{g} * u.dim;
-                    const float along = detail::spread_along(query, u);
-                    float* score = &out[std::size_t{g} * u.count + first];
-                    for (std::uint32_t i = 0; i < n; ++i)
-                        score[i] += detail::rms_gain(along * spread[i], bend[i]) / scale_;
-                }
+                detail::get_spreads(u, first, n, spreads);
+                for (std::uint32_t g = 0; g < queries; ++g)
+                    simd::add_rms_gain(&out[std::size_t{g} * u.count + first], n, along[g], 1.0F / scale_,
+                                       spreads);
             }
         }
 

@@ -18,8 +18,9 @@
 // One head may choose up to four times its budget in a step. The first token chooses within the budget of each
 // head. The worst unit that it read in each head sets lambda.
 //
-// Bytes: 20 per layer and sequence. Cost: one pass over U scores; top-k only where a head exceeds its limit; and
-//        what is in memory is attended twice, for the estimator needs it first.
+// Bytes: 20 per layer and sequence, and two outputs of the layer in floats: what is in memory, and the estimate.
+// Cost:  one pass over U scores; where a unit is is looked up only if its error may be worth the lower of the two
+//        costs. Top-k only where a head exceeds its limit. A prefetch attends what is in memory, too.
 // Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
 //         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
 //         slightly from those of single calls. Outputs also depend on what is resident, and so on memory_bytes and on
@@ -87,11 +88,19 @@ struct error_price {
             return static_cast<float>(entries) / static_cast<float>(fetched);
         }
 
+        /// No worth() of a unit of at most so many entries is above this.
+        [[nodiscard]] float most_worth(std::uint32_t entries) const noexcept {
+            return std::max(1.0F / resident_, static_cast<float>(entries));
+        }
+        /// A unit whose error times its worth is not above this is not chosen; negative before the first price.
+        [[nodiscard]] static float least_worth(const choice_input& in) noexcept {
+            return std::isfinite(in.bar) && in.output > 0.0F ? std::exp(in.bar) * in.output : -1.0F;
+        }
+
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
-            const bool priced = std::isfinite(in.bar) && in.output > 0.0F;
-            if (!priced) return best_.choose(in, out);
-            const float least = std::exp(in.bar) * in.output;
+            const float least = least_worth(in);
+            if (least < 0.0F) return best_.choose(in, out);
             const std::uint32_t most = most_of_budget * in.budget;
             std::uint32_t n = 0, entries = 0;
             for (std::uint32_t u = 0; u < in.units(); ++u) {

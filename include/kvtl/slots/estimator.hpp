@@ -14,7 +14,8 @@
 //   void price(const estimator_input&, const partial& kept, std::span<float> out) const noexcept
 //       out[u] += expected squared error of the head's outputs (units of values squared, summed over its
 //       queries) per entry of unit u, if the unit is estimated and not read. `kept`: what the queries attend
-//       in any case. A selector that goes by errors (select_error_price.hpp) chooses by these numbers
+//       in any case. A selector that goes by errors (select_error_price.hpp) chooses by these numbers. Right
+//       behind the choice, add() may take from scratch what price() has computed (estimator_input::priced)
 //   void gather(const summary_view&, const joining_entry&) const noexcept
 //       an entry joins a unit of the lane: what the estimator learns about the lane. Needs needs_spread. The
 //       bytes of the lane (lane_bytes) are zeros when the lane has no units
@@ -44,6 +45,7 @@ struct estimator_input {
     std::span<float> scratch;                ///< scratch_floats()
     std::span<float> attend;                 ///< scratch of simd::attend_rows
     std::span<const float> score{};          ///< with reads_scores: (G, U), or (G, U, max_entries) per entry
+    bool priced = false; ///< price() has seen this input last, and scratch is as it has left it
 
     /// True when query g of this head did not attend unit u.
     [[nodiscard]] bool missing(std::uint32_t u, std::uint32_t g) const noexcept {

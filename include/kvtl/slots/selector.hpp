@@ -18,6 +18,8 @@
 // up to `most_of_budget` times as many entries, and is held to the budget in the mean by a price: the bar. It
 // declares the type `step_notes`. After each step of a layer, note_step(facts, step_notes) records what the
 // step chose. After the last layer of a token, settle(notes of all layers, bar) returns the next bar.
+// worth(entries, fetched) is the factor on a unit's error by where it is, and at most most_worth(max_entries). What
+// does not get above least_worth(choice_input) with it is not chosen, and not looked up.
 //
 // A selector that needs engine_input::chosen finds the numbers of units that the engine names for the lane in
 // choice_input::named.
@@ -214,7 +216,10 @@ concept selector_steers =
     (!P::uses_scores && !P::takes_everything && has_state<P> &&
      std::is_trivially_copyable_v<detail::bar_notes<P>> &&
      requires(const typename P::state& s, const step_facts& facts, detail::bar_notes<P>& notes,
-              std::span<const detail::bar_notes<P>> layers) {
+              std::span<const detail::bar_notes<P>> layers, const choice_input& in) {
+         { s.worth(1U, 1U) } -> std::convertible_to<float>;
+         { s.most_worth(1U) } -> std::convertible_to<float>;
+         { s.least_worth(in) } -> std::convertible_to<float>;
          { P::most_of_budget } -> std::convertible_to<std::uint32_t>;
          { s.note_step(facts, notes) }
          noexcept;
@@ -262,8 +267,9 @@ template <class P> consteval void explain_selector() {
         static_assert(holds(selector_steers<P>),
                       "[kvtl] selector: one that goes by_errors uses no scores of an index, declares "
                       "most_of_budget and a trivially copyable step_notes, and has noexcept const `void "
-                      "note_step(const step_facts&, step_notes&)` and `float settle(std::span<const "
-                      "step_notes> layers, float bar)`");
+                      "note_step(const step_facts&, step_notes&)`, `float settle(std::span<const "
+                      "step_notes> layers, float bar)`, `float worth(entries, fetched)`, `float "
+                      "most_worth(max_entries)` and `float least_worth(const choice_input&)`");
         static_assert(holds(selector_choose_is_noexcept<P>),
                       "[kvtl] selector::state: choose() must be noexcept, it runs inside the decode loop");
     }

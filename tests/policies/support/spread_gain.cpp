@@ -14,11 +14,27 @@ namespace spread_gain_test {
 using namespace kvtl::detail;
 
 namespace {
+using kvtl::simd::default_arch;
+using numbers = kvtl::simd::floats<default_arch>;
+
+float first_of(const numbers& x) {
+    float all[kvtl::simd::floats_per_register<default_arch>];
+    kvtl::simd::store<default_arch>(all, x);
+    return all[0];
+}
+/// The bend of n entries.
+numbers bend_of(std::uint32_t n) {
+    float entries = static_cast<float>(n), m2 = 0, bend = 0;
+    kvtl::simd::to_spreads({&entries, &m2, &bend}, 1);
+    return numbers(bend);
+}
 double cautious(double sigma, std::uint32_t n) {
-    return static_cast<double>(cautious_gain(static_cast<float>(sigma), spread_bend(n)));
+    return static_cast<double>(
+        first_of(kvtl::simd::cautious_gain<default_arch>(numbers(static_cast<float>(sigma)), bend_of(n))));
 }
 double rms(double sigma, std::uint32_t n) {
-    return static_cast<double>(rms_gain(static_cast<float>(sigma), spread_bend(n)));
+    return static_cast<double>(
+        first_of(kvtl::simd::rms_gain<default_arch>(numbers(static_cast<float>(sigma)), bend_of(n))));
 }
 
 /// Logarithms of the mean weight, and of the root mean square weight, of n normal logits whose mean is 0 and whose

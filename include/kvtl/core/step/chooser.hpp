@@ -160,12 +160,15 @@ template <class Types> class chooser {
         const std::span<float> score = x_.score.first(u.count);
         std::fill(score.begin(), score.end(), 0.0F);
         price(score);
-        for (std::uint32_t i = 0; i < u.count; ++i) score[i] *= selector_->worth(u.entries(i), fetched(i));
         if (counts_ != nullptr) counts_->scored += std::uint64_t{model_.lane_queries()} * u.count;
         timed.enter(&phase_times::choose);
         choice_input in(score, u, budget, x_.order, x_.keys);
         in.bar = bar;
         in.output = output;
+        // Where a unit is need not be looked up if it is not worth its cost wherever it is.
+        const float least = selector_->least_worth(in), most = selector_->most_worth(u.max_entries);
+        for (std::uint32_t i = 0; i < u.count; ++i)
+            score[i] = score[i] * most > least ? score[i] * selector_->worth(u.entries(i), fetched(i)) : 0.0F;
         const std::uint32_t n = counted(u, selector_->choose(in, out));
         if (n < u.count)
             for (std::uint32_t i = 0; i < n; ++i)

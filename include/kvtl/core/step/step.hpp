@@ -66,6 +66,8 @@ template <class Types> class step_runner {
         if (layer % share != 0) return choice_.follow(lanes, layer % share), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
         constexpr bool predicts = chooses_ahead<typename Types::selector>;
+        static_assert(!step_choice<Types>::by_errors || (share == 1 && !predicts),
+                      "[kvtl] selector: one that goes by errors chooses in every step and layer");
         const bool by_guess = predicts && layer >= p_.true_layers;
         if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
         // One that goes by errors knows more by now: the arriving token counts, too.
@@ -354,8 +356,7 @@ template <class Types> class step_runner {
         const bool waits = flying != none && store_->io().at(flying).requests() > 0;
         if (!waits) meanwhile();
         timed.enter(&phase_times::attend);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            attention_.attend_memory(lanes[i], attention_.total_of(i), q);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attention_.begin_lane(lanes[i], i, q);
         timed.enter(&phase_times::fetch_wait);
         if (!Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
@@ -379,7 +380,7 @@ template <class Types> class step_runner {
         timed.enter(&phase_times::attend);
         attention_.attend_tile(lanes, q);
         if (!in.lse.empty()) attention_.tell_lse(lanes, in.lse);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) attention_.estimate_rest(lanes, i, choice_.of(i), q);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attention_.end_lane(lanes, i, choice_.of(i), q);
         if constexpr (step_choice<Types>::by_errors) output_ = attention_.squared_output(lanes);
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             attention_.finish_lane(lanes[i], attention_.total_of(i), in, 0, out);

@@ -22,10 +22,12 @@ template <class Types> class step_attention {
     using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
+    static constexpr bool by_errors = goes_by_errors<typename Types::selector>;
 
     struct scratch {
-        std::span<float> total; ///< (lanes, lane heads) partials
-        std::span<float> item;  ///< (batch_items, lane heads) partials; gathered: none
+        std::span<float> total;     ///< (lanes, lane heads) partials
+        std::span<float> near, far; ///< the same, of a step that goes by errors: what is in memory; estimates
+        std::span<float> item;      ///< (batch_items, lane heads) partials; gathered: none
         entry_tile<Types> tile;
         std::span<float> attend;
         turn_attention<element_type, Types::weighted> turn;
@@ -38,6 +40,8 @@ template <class Types> class step_attention {
             scratch x;
             const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
             x.total = c.take<float>(lanes * lane_partial);
+            x.near = c.take<float>(by_errors ? lanes * lane_partial : 0);
+            x.far = c.take<float>(by_errors ? lanes * lane_partial : 0);
             const bool gathered = entry_tile<Types>::gathers(p.max_entries);
             // A step and a turn need theirs one after the other.
             const auto of_step = [&](carver& of) {
@@ -88,12 +92,34 @@ template <class Types> class step_attention {
         }
     }
 
-    /// What error each unit of a lane leaves when it is not read. The lane's total has seen what is in memory.
+    /// What error each unit of a lane leaves when it is not read, beside what is in memory (near_of(i)).
     void price_units(std::span<const lane_ref> lanes, std::uint32_t i, const float* q,
                      std::span<float> score) noexcept {
         for_heads(lanes[i], q, [&](const estimator_input& in, std::uint32_t h) {
-            p_.rest->price(in, head_partial(total_of(i), h), score);
+            p_.rest->price(in, head_partial(near_of(i), h), score);
         });
+    }
+    /// The estimate of what lane i has not chosen, for end_lane(). `priced`: price_units() came last.
+    void estimate_now(std::span<const lane_ref> lanes, std::uint32_t i, std::span<const chosen_unit> chosen,
+                      const float* q, bool priced) noexcept {
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(far_of(i), h));
+        estimate_rest(lanes, i, chosen, q, far_of(i), priced && p_.model.lane_heads == 1);
+    }
+    /// A lane's total becomes what its choice has attended already.
+    void begin_lane(const lane_ref& ref, std::uint32_t i, const float* q) noexcept {
+        if constexpr (by_errors)
+            std::copy_n(near_of(i), lane_partial(), total_of(i));
+        else
+            attend_memory(ref, total_of(i), q);
+    }
+    /// Once all that was read is attended: the estimate of the rest joins a lane's total.
+    void end_lane(std::span<const lane_ref> lanes, std::uint32_t i, std::span<const chosen_unit> chosen,
+                  const float* q) noexcept {
+        if constexpr (by_errors)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+                merge(head_partial(total_of(i), h), head_partial(far_of(i), h));
+        else
+            estimate_rest(lanes, i, chosen, q, total_of(i), false);
     }
     /// The squared length of the layer's output, before sink logits.
     [[nodiscard]] float squared_output(std::span<const lane_ref> lanes) const noexcept {
@@ -127,6 +153,8 @@ template <class Types> class step_attention {
         return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
     }
     [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
+    [[nodiscard]] float* near_of(std::uint32_t i) const noexcept { return &x_.near[i * lane_partial()]; }
+    [[nodiscard]] float* far_of(std::uint32_t i) const noexcept { return &x_.far[i * lane_partial()]; }
     [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
     /// The queries of KV head h of a lane. q: (HQ, D).
     [[nodiscard]] const float* queries_of(const float* q, const lane_ref& ref,
@@ -325,9 +353,10 @@ template <class Types> class step_attention {
         }
     }
 
-    /// What stands in for the units of a lane that a query did not attend joins its softmax.
+  private:
+    /// What stands in for the units of a lane that a query did not attend joins the softmax of `into`.
     void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, std::span<const chosen_unit> chosen,
-                       const float* q) noexcept {
+                       const float* q, float* into, bool priced) noexcept {
         if constexpr (estimates<estimator>) {
             std::span<const float> score;
             if constexpr (reads_scores<estimator>)
@@ -336,13 +365,13 @@ template <class Types> class step_attention {
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;
             for_heads(lanes[i], q, [&](estimator_input in, std::uint32_t h) {
                 in.score = score;
-                p_.rest->add(in, head_partial(total_of(i), h));
+                in.priced = priced;
+                p_.rest->add(in, head_partial(into, h));
             });
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = 0;
         }
     }
 
-  private:
     store* store_ = nullptr;
     step_parts<Types> p_{};
     scratch x_{};

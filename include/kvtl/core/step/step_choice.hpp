@@ -229,18 +229,27 @@ template <class Types> class step_choice {
         return {};
     }
 
-    /// Units that are chosen for the errors that they would leave: what is in memory is attended first.
+    /// Units that are chosen for the errors that they would leave: what is in memory is attended first. In a step the rest
+    /// is estimated at once.
     void choose_by_errors(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
                           bool in_place, step_attention<Types>& attention) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
-            attention.attend_memory(lanes[i], attention.total_of(i), q, in_place);
+            const phase_clock::span timed(p_.clock, &phase_times::attend);
+            bool priced = false;
+            attention.attend_memory(lanes[i], attention.near_of(i), q, in_place);
             const std::uint32_t n = p_.choose->choose_by_errors(
                 p_.growth->view(lanes[i].id), l.budget(arriving), room_of(i), p_.bars->of_lane(lanes[i].id),
                 p_.bars->output_of_lane(lanes[i].id), x_.marginal[i], p_.clock,
                 [&](std::uint32_t u) { return store_->fetched_entries(lanes[i].id, u); },
-                [&](std::span<float> score) { attention.price_units(lanes, i, q, score); });
+                [&](std::span<float> score) {
+                    attention.price_units(lanes, i, q, score);
+                    priced = true;
+                });
             keep(l, i, n);
+            if (!in_place) continue;
+            timed.enter(&phase_times::attend);
+            attention.estimate_now(lanes, i, of(i), q, priced);
         }
     }
 

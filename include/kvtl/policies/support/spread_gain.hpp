@@ -25,9 +25,9 @@
 #pragma once
 
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/spread_gain.hpp>
 #include <kvtl/slots/index.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,21 +43,15 @@ namespace kvtl { inline namespace v0 { namespace detail {
     return std::sqrt(simd::weighted_square(q, of_head, units.dim) / all);
 }
 
-/// sqrt(ln n), the standard deviation beyond which n logits are too few for their moments.
-[[nodiscard]] inline float spread_bend(std::uint32_t entries) noexcept {
-    return std::sqrt(std::log(static_cast<float>(std::max(1U, entries))));
-}
-
-/// sigma^2 / 2 up to the bend; then + sqrt(1 + 2 (sigma - bend)) - 1. sigma: not negative; bend: spread_bend(n).
-[[nodiscard]] inline float cautious_gain(float sigma, float bend) noexcept {
-    const float square = std::min(sigma, bend);
-    return 0.5F * square * square + std::sqrt(1.0F + 2.0F * (sigma - square)) - 1.0F;
-}
-
-/// sigma^2 up to half of the bend, where 2 sigma reaches it; then the tangent.
-[[nodiscard]] inline float rms_gain(float sigma, float bend) noexcept {
-    const float square = std::min(2.0F * sigma, bend);
-    return 0.5F * square * (2.0F * sigma - 0.5F * square);
+/// What units [first, first + count) have beside their means goes to `out` (count). Units of a fixed size have no
+/// recorded spread.
+inline void get_spreads(const units_view& units, std::uint32_t first, std::uint32_t count,
+                        const simd::unit_spreads& out) noexcept {
+    for (std::uint32_t i = 0; i < count; ++i) {
+        out.log_entries[i] = static_cast<float>(units.entries(first + i));
+        out.deviation[i] = units.unit == nullptr ? 0.0F : units.record(first + i).m2;
+    }
+    simd::to_spreads(out, count);
 }
 
 }}} // namespace kvtl::v0::detail
