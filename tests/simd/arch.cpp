@@ -196,4 +196,27 @@ TEST_CASE("exp is good to two units in the last place, and 0 below the least nor
     CHECK(std::isnan(at(std::numeric_limits<float>::quiet_NaN())));
 }
 
+TEST_CASE("log is good to two units in the last place, and -inf for 0") {
+    oracle::largest_error worst;
+    const auto check = [&](float x) {
+        float in[lane_count], out[lane_count];
+        for (float& lane : in) lane = x;
+        simd::store<arch>(out, simd::log<arch>(simd::load<arch>(in)));
+        const double exact = std::log(static_cast<double>(x));
+        const float rounded = std::fabs(static_cast<float>(exact));
+        const double unit = static_cast<double>(std::nextafter(rounded, inf) - rounded);
+        worst.relative(static_cast<double>(out[lane_count - 1]), exact, unit);
+    };
+    for (float x = 1e-37F; x < 3e38F; x *= 1.0007F) check(x);
+    for (float x = 0.5F; x < 2.0F; x += 0.00013F)
+        if (x != 1.0F) check(x);
+    CHECK(worst.value() <= 2.0);
+
+    const auto at = [](float x) { return simd::reduce_max<arch>(simd::log<arch>(simd::floats<arch>(x))); };
+    CHECK(at(1.0F) == 0.0F);
+    CHECK(at(0.0F) == -inf);
+    for (std::uint32_t n = 1; n < 5000; ++n)
+        CHECK(at(static_cast<float>(n)) == doctest::Approx(std::log(static_cast<double>(n))).epsilon(3e-7));
+}
+
 } // namespace simd_arch_test

@@ -13,9 +13,11 @@
 
 #include <kvtl/element.hpp>
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 // gcc 12 reports the deliberately undefined registers of its own AVX-512 header wherever they are inlined.
@@ -489,6 +491,28 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argu
     const F half = (n * F(0.5F) + magic) - magic;
     const F power = xsimd::ldexp(xsimd::ldexp(p, xsimd::to_int(half)), xsimd::to_int(n - half));
     return xsimd::select(argument < least, F(0.0F), power);
+}
+
+/// The natural logarithm of normal numbers, to two units in the last place; -inf for 0. xsimd's own does not compile without
+/// optimisation for AVX-512 (8.1).
+template <class Arch> KVTL_SIMD_INLINE floats<Arch> log(const floats<Arch>& x) noexcept {
+    using F = floats<Arch>;
+    using I = xsimd::batch<std::int32_t, Arch>;
+    // x = 2^e m with m in [sqrt(1/2), sqrt(2)), by the bits: an exponent begins at those of sqrt(1/2).
+    const I bits = std::bit_cast<I>(x), e = (bits - I(0x3F3504F3)) >> 23;
+    const F f = std::bit_cast<F>(bits - (e << 23)) - F(1.0F), square = f * f, n = xsimd::to_float(e);
+    // ln(1 + f) = f - f^2 / 2 + f^3 p(f), the polynomial of the Cephes library; ln2 in two parts as in exp.
+    F p = fma<Arch>(f, F(7.0376836292e-2F), F(-1.1514610310e-1F));
+    p = fma<Arch>(f, p, F(1.1676998740e-1F));
+    p = fma<Arch>(f, p, F(-1.2420140846e-1F));
+    p = fma<Arch>(f, p, F(1.4249322787e-1F));
+    p = fma<Arch>(f, p, F(-1.6668057665e-1F));
+    p = fma<Arch>(f, p, F(2.0000714765e-1F));
+    p = fma<Arch>(f, p, F(-2.4999993993e-1F));
+    p = fma<Arch>(f, p, F(3.3333331174e-1F));
+    p = fma<Arch>(n, F(-2.12194440e-4F), f * square * p);
+    const F of_normal = fma<Arch>(n, F(0.693359375F), fma<Arch>(square, F(-0.5F), p) + f);
+    return xsimd::select(x == F(0.0F), F(-std::numeric_limits<float>::infinity()), of_normal);
 }
 
 #undef KVTL_SIMD_INLINE

@@ -68,7 +68,7 @@ template <class Arch, class Visit>
 template <class Arch = default_arch> inline void to_spreads(const unit_spreads& s, std::size_t n) noexcept {
     using F = floats<Arch>;
     detail::for_registers<Arch>(n, [&](auto load, auto store, std::size_t i) {
-        const F entries = load(s.log_entries + i), log = xsimd::log(entries);
+        const F entries = load(s.log_entries + i), log = simd::log<Arch>(entries);
         store(s.deviation + i, xsimd::sqrt(load(s.deviation + i) / xsimd::max(entries, F(1.0F))));
         store(s.bend + i, xsimd::sqrt(xsimd::max(log, F(0.0F))));
         store(s.log_entries + i, log);
