@@ -279,8 +279,8 @@ template <element E> class sequence_parts {
     [[nodiscard]] status take_batch(reservation& batch, std::size_t bytes) {
         if (!core_->stores) return {};
         const std::size_t page = core_->device_info().page;
-        auto memory = reservation::make(std::max(bytes, 4 * core_->page_bytes),
-                                        std::max<std::size_t>(page, 4096));
+        auto memory =
+            reservation::make(std::max(bytes, 4 * core_->page_bytes), std::max<std::size_t>(page, 4096));
         if (!memory) return memory.error();
         batch = std::move(*memory);
         return {};

@@ -105,7 +105,7 @@ template <class Types> class unit_store : public page_store<Types> {
             std::uint32_t f = now.frames();
             for (std::uint32_t i = 0; i < pages; ++i) {
                 stored_page p{p_.layout->page(l.unit(u).where, i)};
-                p.unchanged = l.unit(u).as_saved == unit_record::all_pages || i < l.unit(u).as_saved;
+                p.unchanged = !l.unit(u).has_changed(i);
                 p.ends = i + 1 == pages;
                 if (i + 1 == pages && tail != none) {
                     p.bytes = frames.bytes(tail);
