@@ -264,7 +264,7 @@ def users(a):
 
     for name, arguments in (("kvtl, files", ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", "2", "--store", "store"]),
                             ("whole caches in memory, no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
-        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", *arguments) as server:
+        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", "--context", a.cells, *arguments) as server:
             said, r = list(begun), {"first": [], "cached": 0, "prompts": 0, "generated": 0}
             begin = time.monotonic()
             for turn in range(a.turns):
@@ -297,7 +297,7 @@ def main():
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--chars", type=int, default=3000, help="of each user's first prompt")
     parser.add_argument("--plain", type=lambda p: str(pathlib.Path(p).resolve()))
-    parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache")
+    parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache, and tokens of the longest conversation")
     parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
     parser.add_argument("--policy", default="dynakv_estimate")
     parser.add_argument("--memory-mib", default="64")
