@@ -6,8 +6,9 @@
 #   server_load.py first-token KVTL-SERVER MODEL TEXT [--rounds 5]
 #       time to the first token of a long prompt: computed, from a slot, from a file, from Redis, after a restart; and with a
 #       Redis of three that is lost, hangs, or is slow
-#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4]
-#       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process
+#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--plain KVTL-PLAIN-USERS --cells N]
+#       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process; and the
+#       same with llama.cpp and its own cache of N cells
 #
 # Prints tables of Markdown. Only the standard library.
 # SPDX-License-Identifier: MIT
@@ -251,26 +252,36 @@ def first_token(a):
 # ----------------------------------------------------------------------------------------------------------- users
 def users(a):
     text = pathlib.Path(a.text).read_text()
+    step = (len(text) - a.chars) // a.users  # so that no two begin alike
+    begun = [text[step * u : step * u + a.chars] for u in range(a.users)]
     print("| cache | turns | seconds | tokens generated per s | p50 ms to the first token | p99 ms | not computed again | memory, MiB |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+
+    def row(name, r, memory):
+        print(f"| {name} | {len(r['first'])} | {r['seconds']:.1f} | {r['generated'] / r['seconds']:.1f} | "
+              f"{1000 * percentile(r['first'], .5):.0f} | {1000 * percentile(r['first'], .99):.0f} | "
+              f"{100 * r['cached'] / r['prompts']:.0f} % | {memory} |", flush=True)
+
     for name, arguments in (("kvtl, files", ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", "2", "--store", "store"]),
                             ("whole caches in memory, no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
-        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", *arguments) as server:
-            said = [text[700 * u : 700 * u + 3000] for u in range(a.users)]
-            first, cached, prompts, generated = [], 0, 0, 0
+        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", "--context", a.cells, *arguments) as server:
+            said, r = list(begun), {"first": [], "cached": 0, "prompts": 0, "generated": 0}
             begin = time.monotonic()
             for turn in range(a.turns):
                 for u in range(a.users):
                     f, _, usage, answer = server.complete(said[u], 16)
                     said[u] += answer + f" And what is {turn}?"
-                    first.append(f)
-                    cached += usage["prompt_tokens_details"]["cached_tokens"]
-                    prompts += usage["prompt_tokens"]
-                    generated += usage["completion_tokens"]
-            took = time.monotonic() - begin
-            print(f"| {name} | {len(first)} | {took:.1f} | {generated / took:.1f} | {1000 * percentile(first, .5):.0f} | "
-                  f"{1000 * percentile(first, .99):.0f} | {100 * cached / prompts:.0f} % | {server.resident_mib('VmHWM'):.0f} "
-                  f"(cache {server.metrics()['kvtl_cache_memory_bytes'] / 2**20:.1f}) |", flush=True)
+                    r["first"].append(f)
+                    r["cached"] += usage["prompt_tokens_details"]["cached_tokens"]
+                    r["prompts"] += usage["prompt_tokens"]
+                    r["generated"] += usage["completion_tokens"]
+            r["seconds"] = time.monotonic() - begin
+            row(name, r, f"{server.resident_mib('VmHWM'):.0f} (cache {server.metrics()['kvtl_cache_memory_bytes'] / 2**20:.1f})")
+    if a.plain:
+        texts = "".join(f"{len(t.encode())}\n{t}" for t in begun)
+        ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(a.cells), str(a.turns), "16", "1"], input=texts,
+                               capture_output=True, text=True, check=True)
+        row(f"llama.cpp, {a.cells} cells", json.loads(ended.stdout), f"{int(ended.stderr.split()[-1]) / 1024:.0f}")
 
 
 def main():
@@ -284,6 +295,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--users", type=int, default=8)
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--chars", type=int, default=3000, help="of each user's first prompt")
+    parser.add_argument("--plain", type=lambda p: str(pathlib.Path(p).resolve()))
+    parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache, and tokens of the longest conversation")
     parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
     parser.add_argument("--policy", default="dynakv_estimate")
     parser.add_argument("--memory-mib", default="64")

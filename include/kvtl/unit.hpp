@@ -33,8 +33,19 @@ struct unit_record {
     bool flagged = false;       ///< the unit waits for a delayed split
     // A saved record ends here.
     bool shared : 1 = false; ///< branches may share its place (page_store.hpp)
-    bool changed : 1 = true; ///< a page has changed since the sequence was saved last (unit_store::put)
-    place where;             ///< of its pages
+    std::uint8_t as_saved : 7 =
+        0;       ///< its first pages, which the sequence's last save has as they are; or all_pages
+    place where; ///< of its pages
+
+    static constexpr std::uint8_t all_pages = 127;
+    [[nodiscard]] bool has_changed(std::uint32_t page) const noexcept {
+        return as_saved != all_pages && page >= as_saved;
+    }
+    /// Page `page` is not as it was saved, nor are those behind it.
+    void change(std::uint32_t page) noexcept {
+        if (page < as_saved || as_saved == all_pages)
+            as_saved = static_cast<std::uint8_t>(page < all_pages ? page : all_pages - 1U) & all_pages;
+    }
 };
 /// Bytes of a unit's record that are saved. Its place differs from cache to cache.
 inline constexpr std::size_t unit_identity_bytes = offsetof(unit_record, flagged) + sizeof(bool);

@@ -297,6 +297,29 @@ TEST_CASE("calls that make no sense are refused, and abandon() takes them back")
     CHECK(saved_file::create("").error().code == errc::invalid_argument);
 }
 
+TEST_CASE("most pieces stay whole where pages leave short holes") {
+    constexpr std::size_t pages = 400, piece = 16U << 10, pieces = 12, rounds = 40;
+    const scratch_folder folder;
+    auto file = created(folder.file("seq"));
+    std::vector<block_ref> refs(pages);
+    std::mt19937_64 random(12);
+    std::size_t divided = 0; // runs beside one for each piece; first fit: 232
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+        const auto images = saved_model::bytes_of(2 * round, pages * 4096);
+        for (std::size_t i = 0; i < pages; ++i)
+            if (refs[i].block == 0 || random() % 8 == 0)
+                check_ok(
+                    file.put_pages(std::span(images).subspan(i * 4096, 4096), std::span(refs).subspan(i, 1)));
+        check_ok(file.put(section_kind::pages, 0, std::as_bytes(std::span(refs))));
+        check_ok(file.put(section_kind::lane, 0, saved_model::bytes_of(2 * round + 1, pieces * piece)));
+        REQUIRE(file.commit({.tokens = 1}).ok());
+        check_ok(file.publish());
+        divided += find_section(file.sections(), section_kind::lane, 0)->pieces - pieces;
+        CHECK(file.facts().bytes < (pages + 4 * pieces) * 4096 * 3 / 2);
+    }
+    CHECK(divided < rounds * 4);
+}
+
 TEST_CASE("a thousand generations, each there after it was published, in a file of two") {
     const scratch_folder folder;
     const std::string path = folder.file("seq");

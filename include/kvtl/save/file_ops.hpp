@@ -71,7 +71,7 @@ concept folder_ops = file_ops<T> &&
     { ops.free_bytes(path, bytes) } -> std::same_as<int>; // that its file system has left for this user
 };
 
-/// Linux. No state.
+/// Linux. State: how far the limit of file sizes is known to reach.
 struct posix_file_ops {
     [[nodiscard]] static std::string resolve(const std::string& path) { return detail::behind_links(path); }
 
@@ -102,17 +102,20 @@ struct posix_file_ops {
         const auto n = ::pread(fd, into.data(), into.size(), static_cast<::off_t>(offset));
         return n < 0 ? -errno : n;
     }
-    /// The limit of file sizes is looked at first: the kernel would raise SIGXFSZ, and handlers are the program's.
-    [[nodiscard]] static std::int64_t pwrite(int fd, std::span<const std::byte> bytes,
-                                             std::uint64_t offset) noexcept {
-        struct ::rlimit allowed {};
-        if (::getrlimit(RLIMIT_FSIZE, &allowed) == 0 && allowed.rlim_cur != RLIM_INFINITY &&
-            offset + bytes.size() > allowed.rlim_cur)
-            return -EFBIG;
+    /// The limit of file sizes is looked at first: the kernel would raise SIGXFSZ, and handlers are the program's. That is done
+    /// once until truncate(), with which a save begins, for a save writes hundreds of runs.
+    [[nodiscard]] std::int64_t pwrite(int fd, std::span<const std::byte> bytes,
+                                      std::uint64_t offset) noexcept {
+        if (offset + bytes.size() > allowed_) {
+            struct ::rlimit now {};
+            allowed_ = ::getrlimit(RLIMIT_FSIZE, &now) == 0 ? now.rlim_cur : RLIM_INFINITY;
+            if (offset + bytes.size() > allowed_) return -EFBIG;
+        }
         const auto n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<::off_t>(offset));
         return n < 0 ? -errno : n;
     }
-    [[nodiscard]] static int truncate(int fd, std::uint64_t bytes) noexcept {
+    [[nodiscard]] int truncate(int fd, std::uint64_t bytes) noexcept {
+        allowed_ = 0;
         return ::ftruncate(fd, static_cast<::off_t>(bytes)) == 0 ? 0 : -errno;
     }
     [[nodiscard]] static int sync(int fd) noexcept { return ::fdatasync(fd) == 0 ? 0 : -errno; }
@@ -156,6 +159,8 @@ struct posix_file_ops {
     }
 
   private:
+    std::uint64_t allowed_ = 0; ///< where writes that the limit allows end
+
     static int told(int answer, const struct ::stat& found, file_facts& facts) noexcept {
         if (answer != 0) return -errno;
         facts = {found.st_mode, found.st_dev, found.st_ino, static_cast<std::uint64_t>(found.st_size)};

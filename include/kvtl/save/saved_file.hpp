@@ -118,7 +118,7 @@ template <file_ops Ops> class basic_saved_file {
             return failure("cutting what was not published", why);
         forget_next();
         mark(next_, 0, 2);
-        cursor_ = 2;
+        cursor_ = piece_cursor_ = page_cursor_ = 2;
         writing_ = true;
         return {};
     }
@@ -138,7 +138,7 @@ template <file_ops Ops> class basic_saved_file {
             return fail(errc::invalid_argument, "%zu bytes are not %zu pages", images.size(), refs.size());
         if (auto s = begin(); !s) return s;
         while (!refs.empty()) {
-            const run to = allocate(refs.size());
+            const run to = allocate_pages(refs.size());
             const auto part = images.first(to.blocks * now_.page_bytes);
             if (auto s = write(to, part); !s) return failed_ = s;
             for (std::uint32_t i = 0; i < to.blocks; ++i)
@@ -424,17 +424,41 @@ template <file_ops Ops> class basic_saved_file {
         if (blocks.size() < first + count) blocks.resize(first + count);
         std::fill_n(blocks.begin() + static_cast<std::ptrdiff_t>(first), count, true);
     }
-    /// The next free run of `least` to `most` blocks. Nothing is free below the cursor, but for a root too long for a hole.
-    [[nodiscard]] run allocate(std::uint64_t most, std::uint64_t least = 1) {
+    /// Free blocks from `first` on, as far as `most`.
+    [[nodiscard]] std::uint64_t hole(std::uint64_t first, std::uint64_t most) const noexcept {
         std::uint64_t n = 0;
-        for (;; cursor_ += n) {
+        while (n < most && !used(first + n)) ++n;
+        return n;
+    }
+    [[nodiscard]] run take(std::uint64_t& cursor, std::uint64_t n) {
+        mark(next_, cursor, n);
+        cursor += n;
+        return {static_cast<std::uint32_t>(cursor - n), static_cast<std::uint32_t>(n)};
+    }
+    /// The next free run of `least` to `most` blocks. Nothing is free below the cursor, but for a root too long for a hole.
+    [[nodiscard]] run next_free(std::uint64_t most, std::uint64_t least = 1) {
+        for (;;) {
             while (used(cursor_)) ++cursor_;
-            for (n = 1; n < most && !used(cursor_ + n);) ++n;
-            if (n >= least) break;
+            const std::uint64_t n = hole(cursor_, most);
+            if (n >= least) return take(cursor_, n);
+            cursor_ += n;
         }
-        mark(next_, cursor_, n);
-        cursor_ += n;
-        return {static_cast<std::uint32_t>(cursor_ - n), static_cast<std::uint32_t>(n)};
+    }
+    /// Blocks for a piece: in one run, if a hole of the file is long enough. A write of one run costs far less than several.
+    [[nodiscard]] run allocate_piece(std::uint64_t blocks) {
+        for (std::uint64_t n = 1; piece_cursor_ < now_.blocks; piece_cursor_ += std::max<std::uint64_t>(n, 1))
+            if (n = hole(piece_cursor_, blocks); n == blocks) return take(piece_cursor_, n);
+        return next_free(blocks);
+    }
+    /// Blocks for up to `most` pages. Pages leave short holes, and take those first, so that the long ones stay for pieces.
+    [[nodiscard]] run allocate_pages(std::uint64_t most) {
+        const std::uint64_t long_hole = most_piece_bytes(now_.page_bytes) / now_.page_bytes;
+        while (page_cursor_ < now_.blocks) {
+            const std::uint64_t n = hole(page_cursor_, now_.blocks - page_cursor_);
+            if (n > 0 && n < long_hole) return take(page_cursor_, std::min(n, most));
+            page_cursor_ += n + 1; // and the block behind the hole, which is in use
+        }
+        return next_free(most);
     }
 
     [[nodiscard]] status write(run to, std::span<const std::byte> bytes) {
@@ -721,7 +745,7 @@ template <file_ops Ops> class basic_saved_file {
                 at += n;
             } else {
                 if (at == 0) ++changed_;
-                const run to = allocate(blocks - at);
+                const run to = allocate_piece(blocks - at);
                 part = part.first(to.blocks * page);
                 if (auto s = write(to, part); !s) return s;
                 next_table_.pieces.push_back(
@@ -748,7 +772,7 @@ template <file_ops Ops> class basic_saved_file {
         std::uint64_t bytes = 0;
         const auto table = root_bytes(next_table_, now_.page_bytes, bytes);
         const std::uint64_t blocks = table.size() / now_.page_bytes;
-        const run to = allocate(blocks, blocks);
+        const run to = next_free(blocks, blocks);
         if (auto s = write(to, table); !s) return s;
         pending_ = {.file_id = now_.file_id,
                     .generation = next_generation(),
@@ -801,7 +825,7 @@ template <file_ops Ops> class basic_saved_file {
     saved_superblock pending_{};
     saved_table next_table_;
     std::vector<bool> live_, next_; ///< blocks of the published generation (once settled), and of this one
-    std::uint64_t cursor_ = 2, written_next_ = 0;
+    std::uint64_t cursor_ = 2, piece_cursor_ = 2, page_cursor_ = 2, written_next_ = 0;
     std::span<const saved_piece> before_; ///< of `table_`: what the section may still name again
     std::size_t changed_ = 0;             ///< pieces of the section since one was named again
     std::vector<std::byte> buffer_;

@@ -150,8 +150,9 @@ class blob_folder {
             path_.c_str(), name.c_str());
     }
     [[nodiscard]] static int write_all(int fd, std::span<const std::byte> bytes) noexcept {
+        posix_file_ops file;
         for (std::uint64_t at = 0; at < bytes.size();) {
-            const auto n = posix_file_ops::pwrite(fd, bytes.subspan(at), at);
+            const auto n = file.pwrite(fd, bytes.subspan(at), at);
             if (n == -EINTR) continue;
             if (n <= 0) return n < 0 ? static_cast<int>(-n) : EIO;
             at += static_cast<std::uint64_t>(n);

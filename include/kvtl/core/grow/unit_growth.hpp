@@ -639,7 +639,10 @@ template <class Types> class unit_growth {
             if (moves) store_->release_place(std::exchange(parent.where, home)), parent.shared = false;
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
+            unit_record as_it_was = parent;
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
+            as_it_was.change(same);
+            parent.as_saved = as_it_was.as_saved;
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages), 0);
             ++store_->stats().splits;

@@ -5,8 +5,8 @@
 //         Pages themselves are saved with their lanes and read back into the frames.
 // Limits: only between equal pools: as many frames, tails and rows of tables, the same replacement, the same share of the heads.
 //         Elsewhere nothing is loaded, and the sequence begins with no unit in memory. The pool is the sequence's own.
-// Memory: while it lasts, beside memory_bytes: some 70 bytes per frame, and copies of the replacement's state and of the sums
-//         beside tails.
+// Memory: while it is loaded, beside memory_bytes: some 70 bytes per frame, and copies of the replacement's state and of the
+//         sums beside tails.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <kvtl/save/part_stream.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -58,13 +59,18 @@ template <class Types> class hot_set {
     void save(part_stream& io) noexcept {
         shape own = shape_now();
         io.value(own);
-        std::vector<held_frame> held;
-        for (std::uint32_t f = 0; f < frames_->size(); ++f)
-            if (const frame_record& r = (*frames_)[f]; r.linked || r.dirty)
-                held.push_back({f, r.next, r.lane % lanes_per_slot_, r.unit, bits_of(r)});
-        pool_counts counts{static_cast<std::uint32_t>(held.size()), frames_->tail_count(), frames_->clock()};
+        pool_counts counts{0, frames_->tail_count(), frames_->clock()};
+        for (std::uint32_t f = 0; f < frames_->size(); ++f) counts.frames += holds((*frames_)[f]) ? 1 : 0;
         io.value(counts);
-        io.array(held.data(), held.size());
+        std::size_t n = 0;
+        std::array<held_frame, 128> held;
+        for (std::uint32_t f = 0; f < frames_->size(); ++f) {
+            const frame_record& r = (*frames_)[f];
+            if (!holds(r)) continue;
+            held[n++] = {f, r.next, r.lane % lanes_per_slot_, r.unit, bits_of(r)};
+            if (n == held.size()) io.array(held.data(), std::exchange(n, 0));
+        }
+        io.array(held.data(), n);
         std::vector<tail_record> tails(frames_->tails().begin(), frames_->tails().end());
         io.array(tails.data(), tails.size());
         for (std::uint32_t t = 0; t < counts.tails; ++t)
@@ -132,6 +138,7 @@ template <class Types> class hot_set {
     }
 
     enum : std::uint32_t { linked = 1, dirty = 2, admitted = 4 };
+    [[nodiscard]] static bool holds(const frame_record& r) noexcept { return r.linked || r.dirty; }
     [[nodiscard]] static std::uint32_t bits_of(const frame_record& r) noexcept {
         return (r.linked ? linked : 0U) | (r.dirty ? dirty : 0U) | (r.admitted ? admitted : 0U);
     }

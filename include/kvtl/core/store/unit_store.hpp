@@ -43,7 +43,8 @@ template <class Types> class unit_store : public page_store<Types> {
     /// change nowhere else.
     void put(const lane& l, std::uint32_t u, std::byte* page, const entry_record& e,
              bool fresh) const noexcept {
-        l.unit(u).changed = true;
+        const std::uint32_t pages = pages_of(l, u);
+        l.unit(u).change(fresh ? pages : pages - 1);
         if (fresh) p_.format.begin(page);
         p_.format.put(page, p_.format.next_row(page, l.unit(u).entries), e);
         if (ragged) {
@@ -104,7 +105,7 @@ template <class Types> class unit_store : public page_store<Types> {
             std::uint32_t f = now.frames();
             for (std::uint32_t i = 0; i < pages; ++i) {
                 stored_page p{p_.layout->page(l.unit(u).where, i)};
-                p.unchanged = !l.unit(u).changed;
+                p.unchanged = !l.unit(u).has_changed(i);
                 p.ends = i + 1 == pages;
                 if (i + 1 == pages && tail != none) {
                     p.bytes = frames.bytes(tail);
@@ -120,7 +121,7 @@ template <class Types> class unit_store : public page_store<Types> {
     void pad(const stored_page& p, std::byte* bytes) const noexcept { p_.format.pad(bytes, p.open_rows); }
     /// A save has all pages of a lane as they are now.
     void note_saved(std::uint32_t lane_id) const noexcept {
-        for (unit_record& unit : at(lane_id).units()) unit.changed = false;
+        for (unit_record& unit : at(lane_id).units()) unit.as_saved = unit_record::all_pages;
     }
     /// Gives the units of a lane, of which only the records are there, places on storage, each with room for `capacity[u]`
     /// pages. False when it is full: some have none then.
