@@ -326,8 +326,8 @@ template <estimate_options Options> struct unit_estimate {
 
             std::uint32_t units, count;
             const std::uint32_t* id = nullptr; ///< (count) ascending units of the rows; null: all
-            float* logits; ///< (G, U): of mean keys, then log_weights(), then weights
-            float* spare;  ///< (U)
+            float* logits;                     ///< (G, U): of mean keys, then log_weights(), then weights
+            float* spare;                      ///< (U)
             simd::unit_spreads spreads;
             float* weight; ///< (G, block) of a block
             float* scale;  ///< (block) of codes
