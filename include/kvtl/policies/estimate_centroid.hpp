@@ -180,12 +180,12 @@ template <estimate_options Options> struct unit_estimate {
                 float* const logit = x.logit(g);
                 const float along = along_of(in, g);
                 simd::log_weights(logit, units.count, along, x.spreads, x.spare);
-                const float estimates = simd::log_sum_exp(x.spare, units.count),
-                            exact = kept.sum[g] > 0.0F ? kept.max[g] + std::log(kept.sum[g]) : estimates;
-                const float top = std::max(estimates, exact);
+                const float estimated = simd::log_sum_exp(x.spare, units.count),
+                            exact = kept.sum[g] > 0.0F ? kept.max[g] + std::log(kept.sum[g]) : estimated;
+                const float top = std::max(estimated, exact);
                 const float log_all = kept.sum[g] > 0.0F
-                                          ? top + std::log(std::exp(estimates - top) + std::exp(exact - top))
-                                          : estimates;
+                                          ? top + std::log(std::exp(estimated - top) + std::exp(exact - top))
+                                          : estimated;
                 simd::add_prices(logit, units.count, along, caution, log_all, largest_log_price, variance,
                                  x.spreads, out.data());
                 std::copy_n(x.spare, units.count, logit);
@@ -326,8 +326,8 @@ template <estimate_options Options> struct unit_estimate {
 
             std::uint32_t units, count;
             const std::uint32_t* id = nullptr; ///< (count) ascending units of the rows; null: all
-            float* logits; ///< (G, U): of mean keys, then log_weights(), then weights
-            float* spare;  ///< (U)
+            float* logits;                     ///< (G, U): of mean keys, then log_weights(), then weights
+            float* spare;                      ///< (U)
             simd::unit_spreads spreads;
             float* weight; ///< (G, block) of a block
             float* scale;  ///< (block) of codes
