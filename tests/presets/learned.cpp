@@ -339,7 +339,8 @@ TEST_CASE("attention_gate: flags in prompt and decode; rewound, forked and loade
     }
 }
 
-TEST_CASE("kvzap: behind the window what is below the threshold leaves, and a head holds what it wants up to a ceiling") {
+TEST_CASE("kvzap: behind the window what is below the threshold leaves, and a head holds what it wants up to "
+          "a ceiling") {
     constexpr std::size_t n = 6, all = 160, prompt = 100, window = 8;
     const drift data(small, 300, 68);
     using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::kvzap>, with_x>;
