@@ -353,7 +353,7 @@ TEST_CASE("kvzap: behind the window what is below the threshold leaves, and a he
     std::vector<scores_t> worth(4);
     for (std::size_t lane = 0; lane < 4; ++lane)
         for (std::size_t t = 0; t < all; ++t) {
-            const std::vector<float> in(x.begin() + t * n, x.begin() + (t + 1) * n);
+            const std::vector<float> in(&x[t * n], &x[t * n] + n);
             worth[lane].push_back(gate(h, weights, lane / 2, lane % 2, in));
             REQUIRE(std::abs(worth[lane].back() - bar) > 1e-5); // nothing hangs on rounding
         }
