@@ -15,12 +15,12 @@ work=$1 minutes=${2:-6.2}
 cd "$work"
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 children=()
-for job in trim:trim_kv.gates global:global_gates.gates attention:attention_gate.gates locret:locret.gates lookahead:lookahead share:shared.gguf; do
+for job in trim:trim_kv.gates global:global_gates.gates attention:attention_gate.gates locret:locret.gates replay:kvzap.gates lookahead:lookahead share:shared.gguf; do
     "$python" "$here/train_eviction.py" --method "${job%%:*}" --gguf "$here/../../examples/data/tiny-2k.gguf" --data data \
         --out "tiny-2k.${job#*:}" --minutes "$minutes" "${@:3}" >"${job%%:*}.log" 2>&1 &
     children+=($!)
 done
 failed=0
 for child in "${children[@]}"; do wait "$child" || failed=1; done
-tail -n 4 ./{trim,global,attention,locret,lookahead,share}.log
+tail -n 4 ./{trim,global,attention,locret,replay,lookahead,share}.log
 exit $failed

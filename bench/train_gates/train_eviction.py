@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train what decides which entries a cache keeps, for the model of a GGUF file.
 
-  train_eviction.py --method trim|global|attention|locret|lookahead|share --gguf MODEL --data DIR --out FILE [--minutes 5]
+  train_eviction.py --method trim|global|attention|locret|replay|reward|lookahead|share --gguf MODEL --data DIR --out FILE [--minutes 5]
 
 trim       TRIM-KV: per layer an MLP on the layer's input, log beta = logsigmoid(out) for every KV head. While training,
            attention to an entry is multiplied by beta^age. Loss: KL from the frozen model and cross entropy, weighted as
@@ -15,6 +15,14 @@ attention  Attention-Gate: per layer and KV head a causal attention of width --h
            max(0, mean m / --share - 1); the share falls from 1 to --share in the first half of the run.
 locret     Locret: an MLP on q, k (after RoPE) and v. Target: the largest score before softmax that the last --observers
            queries of the group give an entry. Smooth L1, and .0025 times the mean square between neighbours.
+replay     KVzap: an MLP on the layer's input. Target: the logarithm of KVzip+'s score, the largest over the tokens of a
+           repetition behind the prompt, and over the heads of the group, of attention to the entry times |W_o v| by the
+           length of what the repeating token enters the layer's attention with. Loss: mean square. Prompts end before their
+           first question. A replay costs far more than a step of the gates: a step takes the latest prompt and --again earlier ones.
+reward     after "Neural Garbage Collection": the gates of --start (replay's) go on by rewards. Entry j of a prompt stays with
+           probability sigmoid((out_j - b) / --heat), b such that --capacity stay per head on average; of --draws samples each
+           answers the questions behind the prompt. Reward: the share of the answers' tokens that are the most likely ones.
+           Loss: REINFORCE, rewards less their mean over the draws and by their deviation. The model stays frozen.
 lookahead  LookaheadKV: learned vectors behind the prompt, and a low-rank addition to their query projections. Target: the
            mean attention of the last --observers tokens to the entries before them; loss: KL, mean over heads and layers.
 share      "Stochastic KV Routing": the model itself goes on training; in every step each layer reads its own keys and
@@ -26,6 +34,7 @@ written once a minute and at the end. Runs on a GPU if there is one.
 # SPDX-License-Identifier: MIT
 import argparse, math, multiprocessing as mp, os, struct, time
 import numpy as np
+import sentencepiece as spm
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -107,6 +116,17 @@ class Gates(nn.Module):
         if self.shared:
             return (y.unflatten(-1, (self.heads, -1)) @ self.w2 + self.b2).transpose(1, 2)
         return (y @ self.w2[l].t() + self.b2[l]).transpose(1, 2)
+
+    def read(self, path):
+        """Of a file that write() made, of these sizes."""
+        with open(path, "rb") as f:
+            flat = np.frombuffer(f.read()[40:], "<f4").reshape(len(self.w1), -1)
+        at = 0
+        for p in (self.w1, self.b1, self.w2, self.b2):
+            n = p[0].numel()
+            p.data.copy_(torch.from_numpy(flat[:, at:at + n].copy()).view_as(p))
+            at += n
+        assert at == flat.shape[1]
 
     def write(self, path, model):
         w1, b1, w2, b2 = (p.detach().cpu().numpy() for p in (self.w1, self.b1, self.w2, self.b2))
@@ -258,6 +278,157 @@ class Locret:
         self.parts.write(self.a.out, self.a.gguf)
 
 
+class Replay:
+    KEPT = 400                                             # prompts, as layer inputs and targets in 16 bits
+
+    def __init__(self, a, m, dev):
+        self.a, self.m, c = a, m, m.c
+        self.parts = Gates(c.layers, c.kv, c.d, a.hidden, -6.0).to(dev)
+        sp = spm.SentencePieceProcessor(model_file=os.path.join(a.data, "tok.model"))
+        part = lambda text: torch.tensor(sp.encode(text), device=dev)
+        self.told, self.question = part("\n\nRepeat the text above word for word.\n"), part("Question:")
+        # |W_o v| of a query head: W_o's columns for it
+        self.wo = [w.view(c.d, c.heads, c.hd).permute(1, 2, 0) for w in m.wo]             # (H, d, D)
+        self.prompts, self.draw = [], np.random.default_rng(a.seed + 17)
+
+    @torch.no_grad()
+    def replayed(self, x):
+        """Layer inputs [L,B,n,D] and log scores [L,B,KV,n] of the prompts in x, cut before the first question of any."""
+        q, T = self.question, x.shape[1]
+        hits = torch.stack([x[:, i:T - len(q) + 1 + i] == q[i] for i in range(len(q))]).all(0).any(0).nonzero()
+        n = int(hits[0]) if len(hits) and hits[0] > T // 2 else T
+        x = x[:, :n]
+        ids = torch.cat((x, self.told.expand(len(x), -1), x), 1)
+        first = n + len(self.told)
+        inputs, scores = [], []
+
+        def attend(l, h, q, k, v):
+            r = q.shape[1] // k.shape[1]
+            keys, values = k.repeat_interleave(r, 1), v.repeat_interleave(r, 1)
+            s = q[:, :, first:] @ (keys / math.sqrt(q.shape[-1])).transpose(-1, -2)
+            later = torch.ones(n, s.shape[-1], dtype=torch.bool, device=x.device).triu(first + 1)
+            p = torch.softmax(s.masked_fill_(later, -math.inf), -1)
+            best = (p[..., :n] / h[:, None, first:].norm(dim=-1, keepdim=True)).amax(2)
+            best = best * (values[:, :, :n] @ self.wo[l]).norm(dim=-1)                     # [B,H,n]
+            inputs.append(h[:, :n])
+            scores.append(best.view(len(x), -1, r, n).amax(2).clamp(min=1e-8).log())
+            return torch.cat((causal(q[:, :, :first], k[:, :, :first], v[:, :, :first]), p @ values), 2)
+        run(self.m, ids, attend)
+        return torch.stack(inputs), torch.stack(scores)
+
+    def loss(self, x, y, w):
+        new = self.replayed(x)
+        old = [self.prompts[i] for i in self.draw.integers(len(self.prompts), size=self.a.again)] if self.prompts else []
+        total, off, spread = [], 0.0, 0.0
+        for i, (h, target) in enumerate([new] + old):
+            h, target = h.float(), target.float()
+            out = torch.stack([self.parts(l, h[l]) for l in range(len(h))])
+            total.append((out - target).pow(2).mean())
+            if i == 0:
+                off = (out.detach() - target).pow(2).mean((1, 2, 3))
+                spread = (target - target.mean((1, 3), keepdim=True)).pow(2).mean((1, 2, 3))
+        self.note = lambda: "of a new prompt's variance explained by layer " + " ".join("%.2f" % z for z in (1 - off / spread).tolist())
+        if len(self.prompts) < self.KEPT:
+            self.prompts.append(None)
+        self.prompts[self.draw.integers(len(self.prompts)) if self.prompts[-1] else -1] = tuple(t.half() for t in new)
+        return torch.stack(total).mean()
+
+    def write(self):
+        self.parts.write(self.a.out, self.a.gguf)
+
+
+class Reward:
+    WINDOW = 8                                             # latest entries, which stay, as does the first
+
+    def __init__(self, a, m, dev):
+        self.a, self.m, c = a, m, m.c
+        self.parts = Gates(c.layers, c.kv, c.d, a.hidden, 0.0).to(dev)
+        self.parts.read(a.start)
+        sp = spm.SentencePieceProcessor(model_file=os.path.join(a.data, "tok.model"))
+        self.question = torch.tensor(sp.encode("Question:"), device=dev)
+        self.mean, self.seen, self.told = 0.0, 0, 0
+
+    @torch.no_grad()
+    def prompt(self, x):
+        """x [1,T] up to its first question: its length, or None without one; the layer inputs, and keys and values by layer."""
+        q, T = self.question, x.shape[1]
+        hits = torch.stack([x[0, i:T - len(q) + 1 + i] == q[i] for i in range(len(q))]).all(0).nonzero()
+        if not len(hits) or hits[0] < T // 2:
+            return None, None, None
+        n, inputs, rows = int(hits[0]), [], []
+
+        def attend(l, h, q, k, v):
+            inputs.append(h)
+            rows.append((k, v))
+            return causal(q, k, v)
+        run(self.m, x[:, :n], attend)
+        return n, inputs, rows
+
+    def bar(self, out):
+        """b of [L,KV,n] numbers: the mean head keeps --capacity entries beside the pinned."""
+        want, low, high = self.a.capacity * out.shape[0] * out.shape[1], float(out.min()) - 20, float(out.max()) + 20
+        for _ in range(40):
+            mid = (low + high) / 2
+            low, high = (mid, high) if torch.sigmoid((out - mid) / self.a.heat).sum() > want else (low, mid)
+        return low
+
+    @torch.no_grad()
+    def rewards(self, x, y, w, n, rows, keep):
+        """keep [S,L,KV,n] -> share of the answers' tokens that are right [S], and their mean logarithm."""
+        m, S = self.m, len(keep)
+        z, later = F.embedding(x[:, n:].expand(S, -1), m.emb), None
+        for l in range(m.c.layers):
+            q, k, v = projected(m, l, norm(z, m.n1[l], m.c.eps), n)
+            r, t = q.shape[1] // k.shape[1], q.shape[2]
+            if later is None:
+                later = torch.zeros(t, t).masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf).to(x.device)
+            hidden = torch.zeros(S, m.c.kv, 1, n, device=x.device).masked_fill(~keep[:, l, :, None], -math.inf)
+            bias = torch.cat((hidden.expand(-1, -1, t, -1), later.expand(S, m.c.kv, t, t)), -1).repeat_interleave(r, 1)
+            k = torch.cat((rows[l][0].expand(S, -1, -1, -1), k), 2).repeat_interleave(r, 1)
+            v = torch.cat((rows[l][1].expand(S, -1, -1, -1), v), 2).repeat_interleave(r, 1)
+            z = behind(m, l, z, torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias, -1) @ v)
+        at = (w[0, n:] >= 2).nonzero()[:, 0]
+        logits = torch.log_softmax(norm(z[:, at], m.nf, m.c.eps) @ m.emb.t(), -1)
+        truth = y[0, n:][at]
+        return (logits.argmax(-1) == truth).float().mean(-1), logits[:, torch.arange(len(at)), truth].mean(-1)
+
+    def loss(self, x, y, w):
+        n, inputs, rows = self.prompt(x)
+        self.note = lambda: "reward %.3f over %d prompts, of which %d told draws apart" % (self.mean, self.seen, self.told)
+        if n is None:
+            return sum(p.sum() for p in self.parts.parameters()) * 0
+        out = torch.stack([self.parts(l, h)[0] for l, h in enumerate(inputs)])[..., 1:n - self.WINDOW]
+        logits = (out - self.bar(out.detach())) / self.a.heat
+        drawn = torch.bernoulli(torch.sigmoid(logits.detach()).expand(self.a.draws, -1, -1, -1))
+        keep = F.pad(drawn.bool(), (1, self.WINDOW), value=True)
+        reward, _ = self.rewards(x, y, w, n, rows, keep)
+        self.seen += 1
+        self.told += float(reward.std()) > 0
+        self.mean += (float(reward.mean()) - self.mean) / min(self.seen, 50)
+        gain = (reward - reward.mean()) / (reward.std() + 1e-3)
+        chosen = drawn * F.logsigmoid(logits) + (1 - drawn) * F.logsigmoid(-logits)
+        return -(gain[:, None, None, None] * chosen).sum() / self.a.draws / logits[0, 0].numel()
+
+    def judge(self, batches):
+        """Without chance: the best entries of all heads."""
+        right, sure = [], []
+        with torch.no_grad():
+            for x, y, w in batches:
+                n, inputs, rows = self.prompt(x)
+                if n is None:
+                    continue
+                out = torch.stack([self.parts(l, h)[0] for l, h in enumerate(inputs)])[..., 1:n - self.WINDOW]
+                best = out.flatten().topk(int(self.a.capacity * out.shape[0] * out.shape[1])).values[-1]
+                r, s = self.rewards(x, y, w, n, rows, F.pad(out >= best, (1, self.WINDOW), value=True)[None])
+                right.append(float(r))
+                sure.append(float(s))
+        print("held out, %d prompts: answers' tokens right %.4f, all of them %.4f, %.4f nats" % (
+            len(right), np.mean(right), np.mean(np.array(right) == 1), -np.mean(sure)), flush=True)
+
+    def write(self):
+        self.parts.write(self.a.out, self.a.gguf)
+
+
 class Lookahead:
     def __init__(self, a, m, dev):
         self.a, self.m, c = a, m, m.c
@@ -369,13 +540,13 @@ def feed(data, split, seed, B, T, out):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--method", required=True, choices=("trim", "global", "attention", "locret", "lookahead", "share"))
+    ap.add_argument("--method", required=True, choices=("trim", "global", "attention", "locret", "replay", "reward", "lookahead", "share"))
     ap.add_argument("--gguf", required=True)
     ap.add_argument("--data", required=True, help="folder with train.bin, val.bin and tok.model (tokens.py)")
     ap.add_argument("--out", required=True)
     ap.add_argument("--minutes", type=float, default=5)
     ap.add_argument("--steps", type=int, default=10 ** 9, help="end earlier")
-    ap.add_argument("--length", type=int, default=2048)
+    ap.add_argument("--length", type=int, help="tokens of a window; default: 2048; replay 960")
     ap.add_argument("--batch", type=int, default=4, help="windows per step")
     ap.add_argument("--lr", type=float, help="default: 2e-3; share 4e-4, attention 3e-3")
     ap.add_argument("--hidden", type=int, help="units of a gate, or its width; default: 128; locret 64, attention 16")
@@ -386,12 +557,17 @@ def main():
     ap.add_argument("--observers", type=int, default=64)
     ap.add_argument("--vectors", type=int, default=16)
     ap.add_argument("--rank", type=int, default=8)
+    ap.add_argument("--again", type=int, default=7, help="earlier prompts in a step of replay")
+    ap.add_argument("--start", help="gates that reward starts from")
+    ap.add_argument("--draws", type=int, default=16, help="samples of reward for each prompt")
+    ap.add_argument("--heat", type=float, default=.3, help="of reward's sampling")
     ap.add_argument("--workers", type=int, default=2)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = ap.parse_args()
     began = time.time()
     a.lr = a.lr or {"share": 4e-4, "attention": 3e-3}.get(a.method, 2e-3)
+    a.length = a.length or {"replay": 960}.get(a.method, 2048)
     a.hidden = a.hidden or {"locret": 64, "attention": 16}.get(a.method, 128)
     queue = mp.Queue(8)
     jobs = [mp.Process(target=feed, args=(a.data, "train", 1000 * a.seed + i, a.batch, a.length, queue), daemon=True)
@@ -403,13 +579,15 @@ def main():
     m = M.load(a.gguf).to(a.device)
     for p in m.parameters():
         p.requires_grad_(a.method == "share")
-    method = {"trim": Retention, "global": Retention, "attention": AttentionGate, "locret": Locret, "lookahead": Lookahead, "share": Share}[a.method](a, m, a.device)
+    method = {"trim": Retention, "global": Retention, "attention": AttentionGate, "locret": Locret, "replay": Replay, "reward": Reward,
+              "lookahead": Lookahead, "share": Share}[a.method](a, m, a.device)
     own = [p for p in method.parts.parameters() if p.requires_grad]
     opt = torch.optim.Adam(own, lr=a.lr, betas=(.9, .95))
     tensors = lambda b: (torch.from_numpy(b[0]).to(a.device), torch.from_numpy(b[1]).to(a.device), torch.from_numpy(b[2]).to(a.device))
-    if a.method == "share":
+    judged = a.method in ("share", "reward")
+    if judged:
         gen = Gen(a.data, "holdout", 5)
-        held = [tensors([np.ascontiguousarray(p) for p in gen.batch(a.batch, a.length, MIX)]) for _ in range(8)]
+        held = [tensors([np.ascontiguousarray(p) for p in gen.batch(a.batch, a.length, MIX)]) for _ in range(60 if a.method == "reward" else 8)]
         method.judge(held)
     print(a.method, "on", a.device, "| parameters", sum(p.numel() for p in own), flush=True)
     step, shown, saved, waited = 0, 0.0, time.time(), 0.0
@@ -438,7 +616,7 @@ def main():
             saved = now
             method.write()
     method.write()
-    if a.method == "share":
+    if judged:
         method.judge(held)
     print("end: %d steps, %.2f M tokens, %.0f s, memory %.1f GiB" % (
         step, step * a.batch * a.length / 1e6, time.time() - began,

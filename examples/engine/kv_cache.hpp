@@ -128,6 +128,7 @@ struct cache_wants {
     bool retrieves = true; ///< attend_tokens of what it has
     bool gates = false;    ///< needs cache_options::gates
     bool attending_gates = false; ///< these attend earlier tokens (kvtl::activation::attention)
+    bool gates_flag = false;      ///< entries leave by what these say, though there is room
     bool trained =
         false; ///< needs bases trained with gates: cache_options::gates, or what ships with the model
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration

@@ -204,11 +204,15 @@ blob blob_of(const std::string& name) {
     return b;
 }
 
-constexpr const char* with_gates[] = {"trim_kv", "global_gates", "locret", "attention_gate"};
+constexpr const char* with_gates[] = {"trim_kv", "global_gates", "locret", "attention_gate", "kvzap"};
 
 cache_options keeping(tiny& t, const std::string& policy, std::size_t entries) {
     auto o = t.options(policy, "");
     o.keep_tokens = entries;
+    if (policy == "kvzap") { // its threshold says how many stay: about as many
+        o.keep_tokens = 1024;
+        o.settings.push_back({policy, "retention", "threshold", "-3"});
+    }
     if (policy == "trim_kv") o.settings.push_back({policy, "retention", "buffer", "1"});
     return o;
 }

@@ -1,4 +1,4 @@
-// decaying_gate, retention_gate, global_gate: a network asked once per token, written out in double
+// decaying_gate, retention_gate, global_gate, importance_gate: a network asked once per token, written out in double
 // precision. SPDX-License-Identifier: MIT
 #include <kvtl/policies/retain_gate.hpp>
 
@@ -136,6 +136,35 @@ TEST_CASE("retention_gate: what q, k and v of all heads say, for ever") {
     const auto gate = silent_gate(16 * 2 * (2 + 2));
     ranks_held_contract<retention_gate>({.weights = gate}, 0.0,
                                         [](std::uint32_t, double score) { return stays{score}; });
+}
+
+TEST_CASE("importance_gate: what the layer's input says, for ever; below the threshold nothing is wanted") {
+    gate_contract<importance_gate>(
+        arrivals::inputs, [](const arriving& a) { return joined({a.x}); }, [](double x) { return x; });
+    struct stays {
+        double score;
+        [[nodiscard]] double worth(std::uint32_t) const { return score; }
+    };
+    const auto gate = silent_gate(5);
+    ranks_held_contract<importance_gate>({.weights = gate}, 0.0,
+                                         [](std::uint32_t, double score) { return stays{score}; });
+    const score_limits limits = retention_suite::extents{10, 16, 2}.limits();
+    using state = state_of<importance_gate>;
+    for (const float threshold : {-30.0F, -4.0F, 0.0F, 3.0F}) {
+        const importance_gate::config c{.threshold = threshold, .weights = gate};
+        REQUIRE(state::check(c, limits).ok());
+        std::vector<std::byte> memory(state::bytes(c, limits));
+        const state s(c, limits, memory);
+        CHECK(s.wanted(threshold + 1e-3F));
+        CHECK_FALSE(s.wanted(threshold));
+        CHECK(s.slack() == 0);
+    }
+    CHECK(importance_gate::drops_unwanted);
+    for (const float bad : {NAN, INFINITY, -INFINITY})
+        check_refusal(state::check({.threshold = bad, .weights = gate}, limits), "retention.threshold is ");
+    auto broken = gate;
+    broken.pop_back();
+    check_refusal(state::check({.weights = broken}, limits), "retention.weights has ");
 }
 
 namespace {

@@ -339,6 +339,65 @@ TEST_CASE("attention_gate: flags in prompt and decode; rewound, forked and loade
     }
 }
 
+TEST_CASE("kvzap: behind the window what is below the threshold leaves, and a head holds what it wants up to "
+          "a ceiling") {
+    constexpr std::size_t n = 6, all = 160, prompt = 100, window = 8;
+    const drift data(small, 300, 68);
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::kvzap>, with_x>;
+    kvtl::gate_header h;
+    h.layers = 2, h.kv_heads = 2, h.inputs = n, h.hidden = 5, h.act = kvtl::activation::silu;
+    const auto weights = oracle::normal_values(2 * h.layer_floats(), 69);
+    const auto bytes = blob(h, weights);
+    const auto x = oracle::normal_values(all * n, 70);
+    const double bar = 0.3;
+    std::vector<scores_t> worth(4);
+    for (std::size_t lane = 0; lane < 4; ++lane)
+        for (std::size_t t = 0; t < all; ++t) {
+            const std::vector<float> in(&x[t * n], &x[t * n] + n);
+            worth[lane].push_back(gate(h, weights, lane / 2, lane % 2, in));
+            REQUIRE(std::abs(worth[lane].back() - bar) > 1e-5); // nothing hangs on rounding
+        }
+    for (const std::size_t ceiling : {24U, 160U}) { // fewer than are wanted, and more
+        CAPTURE(ceiling);
+        auto config = sized<cache_t>(ceiling);
+        config.engine_inputs = with_x::value;
+        config.window_tokens = window;
+        config.retention.weights = bytes;
+        config.retention.threshold = static_cast<float>(bar);
+        auto cache = open_cache<cache_t>(config);
+        const decorate give_x = [&](kvtl::layer_input& in, std::size_t, std::size_t t, std::size_t count) {
+            in.x = std::span(x).subspan(t * n, count * n);
+        };
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, prompt, 37, give_x);
+        std::vector<tokens_t> held(4);
+        std::size_t crowded = 0;
+        /// In the order of tokens, `now` the latest: the window stays, and of the others those above the bar, the best.
+        const auto thin_out = [&](std::size_t lane, std::uint32_t now) {
+            std::erase_if(held[lane], [&](auto t) { return t + window <= now && worth[lane][t] <= bar; });
+            for (; held[lane].size() > ceiling; ++crowded)
+                held[lane].erase(
+                    std::min_element(held[lane].begin(), held[lane].end() - window,
+                                     [&](auto a, auto b) { return worth[lane][a] < worth[lane][b]; }));
+        };
+        for (std::size_t lane = 0; lane < 4; ++lane) {
+            for (std::uint32_t t = 0; t < prompt; ++t) held[lane].push_back(t);
+            thin_out(lane, prompt - 1);
+            CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
+        }
+        CHECK((held[0].size() != held[1].size()) == (ceiling == 160)); // no common number but the ceiling
+        for (std::uint32_t t = prompt; t < all; ++t) {
+            CHECK(decode_and_compare(cache, seq, data, t, give_x) < exact);
+            for (std::size_t lane = 0; lane < 4; ++lane) {
+                held[lane].push_back(t);
+                thin_out(lane, t);
+                CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
+            }
+        }
+        CHECK((crowded > 0) == (ceiling == 24));
+    }
+}
+
 TEST_CASE("weights of another model, version or size are refused") {
     using cache_t = precise<kvtl::presets::locret>;
     kvtl::gate_header good;

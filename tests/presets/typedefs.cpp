@@ -149,6 +149,7 @@ constexpr named typedefs[] = {
     TYPEDEF(locret),
     TYPEDEF(global_gates),
     TYPEDEF(attention_gate),
+    TYPEDEF(kvzap),
     TYPEDEF(lookahead_probe),
     TYPEDEF(epicache),
     TYPEDEF(kvzip),

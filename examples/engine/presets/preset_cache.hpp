@@ -122,6 +122,9 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         if constexpr (has_gates) w.attending_gates = requires(const typename manager::config& c) {
                 Preset::retention::score::state::token_bytes(c.retention);
             };
+        w.gates_flag = has_gates && requires {
+            requires Preset::retention::score::drops_unwanted;
+        };
         w.trained = trained_kinds != 0;
         w.entry_bases = trained_kinds == 0 && kvtl::calibrated_kinds<typename Preset::compressor>() != 0;
         return w;

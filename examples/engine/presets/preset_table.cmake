@@ -148,6 +148,7 @@ set(KVTL_PRESET_TABLE
     "locret learned eviction 'Locret: a learned gate per entry'"
     "global_gates learned eviction 'Make Each Token Count: learned gates, all heads and layers compete'"
     "attention_gate learned eviction 'Attention-Gate: a small attention over the context flags what stays'"
+    "kvzap learned eviction 'KVzap: a gate guesses what a replay would attend, the rest leaves'"
     "lookahead_probe engine_decides eviction 'DapQ and LookaheadKV: SnapKV by queries that stand for the future'"
     "epicache engine_decides eviction 'EpiCache: after each chunk of a prompt a probe says what stays'"
     "kvzip engine_decides eviction 'KVzip: the model reads the prompt again, what it attends then stays'"

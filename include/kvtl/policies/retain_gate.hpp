@@ -17,6 +17,10 @@
 //                   remembers W + 1 numbers in 16 bits, W the width of the attention. Deviations: a number of the
 //                   token itself is added to the attention (a residual path), and the prompt's own attention sees
 //                   all of the prompt, whose entries leave when it is complete.
+//   importance_gate KVzap: the gate reads the layer's input and says the logarithm of the score that a replay of the
+//                   prompt would give the entry (KVzip, retain_replay_attention.hpp). Entries of `threshold` or less
+//                   leave even if there is room: of a prompt when it is complete, in decode when they leave the window.
+//                   Deviation: the units are SiLU here, theirs GELU.
 // In decode each head evicts down to its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -168,6 +172,52 @@ struct attending_gate : score_defaults {
         float bar_ = 0; ///< logit of the threshold
         std::size_t row_bytes_ = 0;
         attending_gate_network gate_;
+    };
+};
+
+struct importance_gate : score_defaults {
+    static constexpr std::string_view name = "importance_gate";
+    static constexpr engine_input needs = engine_input::x;
+    static constexpr score_source source = score_source::arrival;
+    static constexpr bool evicts_in_decode = true;
+    static constexpr bool drops_unwanted = true;
+    struct config {
+        float threshold = -4.0F;              ///< an entry of a larger number stays
+        std::uint64_t model = 0;              ///< number of the model; 0: not checked
+        std::span<const std::byte> weights{}; ///< a gate blob. Read by open() only
+        template <class Visit> void fields(Visit&& visit) { visit("threshold", threshold); }
+    };
+    class state {
+      public:
+        state() = default;
+        state(const config& c, const score_limits&, std::span<std::byte> memory) noexcept
+            : threshold_(c.threshold), gate_(c.weights, memory) {}
+        [[nodiscard]] static std::size_t bytes(const config& c, const score_limits&) noexcept {
+            return gate_network::bytes(c.weights);
+        }
+        [[nodiscard]] static status check(const config& c, const score_limits& l) noexcept {
+            if (!std::isfinite(c.threshold))
+                return status::failure(errc::invalid_argument,
+                                       "retention.threshold is %g; valid: a finite number",
+                                       static_cast<double>(c.threshold));
+            return gate_network::check(c.weights, l.layers, l.kv_heads, c.model);
+        }
+        [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
+            return check_layer_inputs(in, tokens, gate_.inputs());
+        }
+        /// The gate always has an answer.
+        [[nodiscard]] static bool wants_any(const layer_input&) noexcept { return true; }
+        void arrive(const arriving& a, std::span<float> out) const noexcept {
+            const std::span<const float> in[] = {a.x};
+            gate_.forward(a.layer, in, out, a.first_head, a.head_step);
+        }
+        [[nodiscard]] bool wanted(float score) const noexcept { return score > threshold_; }
+        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
+        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
+
+      private:
+        float threshold_ = 0;
+        gate_network gate_;
     };
 };
 

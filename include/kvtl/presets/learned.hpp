@@ -19,6 +19,9 @@
 //                 layers compete, as in global_gates. Needs engine_input::x. Memory beside the kept entries: W + 1
 //                 numbers of 16 bits for each token and KV head (W = 16: 34 bytes, an entry of 64 numbers has 256).
 //                 Deviation: as in global_gates, each head evicts at its own limit in decode.
+//   kvzap         KVzap: a gate guesses from the layer's input how much a replay of the prompt would attend the entry
+//                 (kvzip); what is below retention.threshold leaves. The threshold decides how many stay, keep_tokens
+//                 is a ceiling for each head. Needs engine_input::x. The paper's window has 128 entries.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -57,11 +60,18 @@ struct attention_gate : full {
     using budget = progressive_heads;
 };
 
+struct kvzap : full {
+    static constexpr std::string_view name = "kvzap";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<importance_gate>;
+};
+
 } // namespace presets
 
 using trim_kv = kv_manager<presets::trim_kv, engine_inputs_for<presets::trim_kv>>;
 using locret = kv_manager<presets::locret>;
 using global_gates = kv_manager<presets::global_gates, engine_inputs_for<presets::global_gates>>;
 using attention_gate = kv_manager<presets::attention_gate, engine_inputs_for<presets::attention_gate>>;
+using kvzap = kv_manager<presets::kvzap, engine_inputs_for<presets::kvzap>>;
 
 }} // namespace kvtl::v0
