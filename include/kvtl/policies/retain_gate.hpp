@@ -186,8 +186,9 @@ struct importance_gate : score_defaults {
         std::uint64_t model = 0;              ///< number of the model; 0: not checked
         std::span<const std::byte> weights{}; ///< a gate blob. Read by open() only
         template <class Visit> void fields(Visit&& visit) { visit("threshold", threshold); }
+        template <class Visit> void tables(Visit&& visit) const { visit("weights", weights); }
     };
-    class state {
+    class state : public score_hooks {
       public:
         state() = default;
         state(const config& c, const score_limits&, std::span<std::byte> memory) noexcept
@@ -205,15 +206,11 @@ struct importance_gate : score_defaults {
         [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
             return check_layer_inputs(in, tokens, gate_.inputs());
         }
-        /// The gate always has an answer.
-        [[nodiscard]] static bool wants_any(const layer_input&) noexcept { return true; }
         void arrive(const arriving& a, std::span<float> out) const noexcept {
             const std::span<const float> in[] = {a.x};
             gate_.forward(a.layer, in, out, a.first_head, a.head_step);
         }
         [[nodiscard]] bool wanted(float score) const noexcept { return score > threshold_; }
-        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
-        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
       private:
         float threshold_ = 0;
