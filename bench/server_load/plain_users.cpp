@@ -41,7 +41,7 @@ struct user {
 std::vector<user> users_of(std::istream& in) {
     std::vector<user> all;
     for (std::string length; std::getline(in, length);) {
-        all.push_back({.said = std::string(std::strtoull(length.c_str(), nullptr, 10), '\0')});
+        all.emplace_back().said.resize(std::strtoull(length.c_str(), nullptr, 10));
         in.read(all.back().said.data(), static_cast<std::streamsize>(all.back().said.size()));
     }
     return all;
@@ -52,14 +52,14 @@ int run(const std::string& file, std::size_t cells, std::size_t turns, std::size
     engine::require(!users.empty() && cells > 0,
                     "TEXTS or CELLS is empty; valid: a text at least, a cell at least");
     const llama_run::loaded_model model(file);
-    llama_run::session session(model,
-                               {.plain = true,
-                                .threads = threads,
-                                .sequences = static_cast<std::uint32_t>(users.size()),
-                                .batch = 256,
-                                .cells = static_cast<std::uint32_t>(cells),
-                                .max_tokens = cells},
-                               "kvtl-plain-users");
+    llama_run::session_options options;
+    options.plain = true;
+    options.threads = threads;
+    options.sequences = static_cast<std::uint32_t>(users.size());
+    options.batch = 256;
+    options.cells = static_cast<std::uint32_t>(cells);
+    options.max_tokens = cells;
+    llama_run::session session(model, options, "kvtl-plain-users");
     llama_run::token_batch batch(session.batch());
     engine::sampler greedy(0, 1);
     std::vector<double> first;
