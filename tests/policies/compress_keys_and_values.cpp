@@ -14,7 +14,7 @@ struct layer_codes : int8_row<> {
     static constexpr bool layer_wide_only = true;
     static constexpr engine_input needs = engine_input::x;
 };
-static_assert(layer_wide_only<keys_and_values<raw<f16>, layer_codes>>() && !layer_wide_only<k8v4<>>);
+static_assert(layer_wide_only<keys_and_values<raw<f16>, layer_codes>> && !layer_wide_only<k8v4<>>);
 static_assert(needs_of<keys_and_values<layer_codes, raw<f16>>>() == engine_input::x);
 static_assert(needs_of<k8v4<>>() == engine_input::nothing);
 static_assert(!keys_and_values<raw<f16>, int4_group<>>::rows_are_records);

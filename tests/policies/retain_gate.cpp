@@ -235,7 +235,7 @@ TEST_CASE("attending_gate: the threshold is a probability; its settings and file
         const double bar = std::log(threshold / (1 - threshold));
         CHECK(s.wanted(static_cast<float>(bar + 1e-4)));
         CHECK_FALSE(s.wanted(static_cast<float>(bar - 1e-4)));
-        CHECK(s.worth({2.5F, 1, 9}, {}) == 2.5F);
+        CHECK(s.worth({2.5F, 1, 9}, attending_gate::record{}) == 2.5F);
     }
     CHECK(attending_gate::drops_unwanted);
     for (const float bad : {0.0F, 1.0F, -1.0F, NAN})
