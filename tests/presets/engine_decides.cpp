@@ -633,6 +633,29 @@ TEST_CASE("external_mask: what the engine does not want leaves, in prompt and de
     check(180);
 }
 
+TEST_CASE("external_scores: numbers below 0 are scores as others are") {
+    const drift data(small, 120, 73);
+    using cache_type = cache_with<kvtl::presets::external_scores, kvtl::engine_input::external>;
+    for (const std::size_t keep : {100U, 40U}) {
+        auto c = sized<cache_type>(keep, kvtl::engine_input::external);
+        auto cache = open_cache<cache_type>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> given;
+        const decorate say = [&](kvtl::layer_input& in, std::size_t, std::size_t first, std::size_t n) {
+            given.clear();
+            for (std::size_t t = first; t < first + n; ++t)
+                given.insert(given.end(), 2, -0.5F - static_cast<float>(t));
+            in.external = given;
+        };
+        feed_prompt(cache, seq, data, 100, 50, say);
+        tokens_t expected; // earlier tokens have larger scores
+        for (std::uint32_t t = 0; t < 100; ++t)
+            if (t < keep - c.window_tokens || t + c.window_tokens >= 100) expected.push_back(t);
+        for (std::size_t l = 0; l < 2; ++l)
+            for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == expected);
+    }
+}
+
 namespace {
 
 using kvtl::engine_input;

@@ -26,6 +26,7 @@ struct voting_heads : score_defaults {
         std::uint32_t pool_width = 5;
         std::vector<std::uint8_t> votes{}; ///< (L, HQ), not 0 where a head votes
         template <class Visit> void fields(Visit&& visit) { visit("pool_width", pool_width); }
+        template <class Visit> void tables(Visit&& visit) const { visit("votes", votes); }
     };
     class state : public score_hooks {
       public:

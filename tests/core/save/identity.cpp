@@ -8,6 +8,7 @@
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_gate.hpp>
 #include <kvtl/policies/retain_streaming_heads.hpp>
+#include <kvtl/policies/retain_voting_heads.hpp>
 
 #include <doctest/doctest.h>
 
@@ -49,6 +50,10 @@ TEST_CASE("tables of a config are part of the identity") {
     kvtl::streaming_heads::config votes;
     votes.votes = {1, 0, 1};
     CHECK(differing({}, votes) == names{"slot.votes"});
+
+    kvtl::voting_heads::config voters;
+    voters.votes = votes.votes;
+    CHECK(differing({}, voters) == names{"slot.votes"});
 
     kvtl::rolling::config rolling;
     rolling.frequencies = {1.0, 0.1};
