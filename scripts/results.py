@@ -331,13 +331,14 @@ def figures(data):
     all_of = {}
     for row in whole(data, "least_memory"):
         all_of[f"memory {row['policy']}"] = f"{row['least_mib']:.3g}"
+    for p in ("full", "full_int8", "dynakv", "dynakv_estimate", "kvtl_best"):
+        speed = [r for r in whole(data, "speed") if r["policy"] == p]
+        all_of[f"step {p}"] = f"{median([r['step_ms_median'] for r in speed]):.2f}"
+        all_of[f"resident {p}"] = f"{speed[0]['resident_mib']:.0f}"
     for p in ("full", "full_int8", "dynakv", "dynakv_estimate"):
         for n in (128, 256):
             row = one(whole(data, "quality"), policy=p, task="needle:needle_2048.jsonl", attend_tokens=n)
             all_of[f"needles {p} {n}"] = f"{row['accuracy']:.2f}"
-        speed = [r for r in whole(data, "speed") if r["policy"] == p]
-        all_of[f"step {p}"] = f"{median([r['step_ms_median'] for r in speed]):.2f}"
-        all_of[f"resident {p}"] = f"{speed[0]['resident_mib']:.0f}"
         all_of[f"text kl {p}"] = f"{one(whole(data, 'quality'), policy=p, task='nll:HELD')['kl']:.2g}"
     for r in data["retrieval"]:
         task = re.sub(r"^needle:|\.jsonl$", "", r["task"])
