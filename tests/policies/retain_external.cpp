@@ -41,15 +41,6 @@ TEST_CASE("a mask wants what is above 0, and says when a chunk holds nothing of 
     CHECK(state::wants_any(in));
 }
 
-TEST_CASE("scores rank, and want every entry") {
-    using state = state_of<external_scores>;
-    CHECK(state::wanted(-1.0F));
-    layer_input in;
-    const std::vector<float> low = {-3, -1, -2};
-    in.external = low;
-    CHECK(state::wants_any(in));
-}
-
 TEST_CASE("numbers that are not finite are refused") {
     layer_input in;
     std::vector<float> x(70, 1.0F);

@@ -30,12 +30,12 @@ template <bool IsMask> struct external_decision : score_defaults {
         }
         /// Whether a chunk has anything that should stay, in any head.
         [[nodiscard]] static bool wants_any(const layer_input& in) noexcept {
-            return !IsMask || std::any_of(in.external.begin(), in.external.end(), wanted);
+            return std::any_of(in.external.begin(), in.external.end(), wanted);
         }
         void arrive(const arriving& a, std::span<float> out) const noexcept {
             for (std::size_t i = 0; i < out.size(); ++i) out[i] = a.external[a.first_head + i * a.head_step];
         }
-        [[nodiscard]] static bool wanted(float score) noexcept { return !IsMask || score > 0.0F; }
+        [[nodiscard]] static bool wanted(float score) noexcept { return score > 0.0F; }
     };
 };
 

@@ -74,7 +74,7 @@ template <class Types> class prompt_eviction {
             if (windowed) put_queries_aside(lane, last_queries(lane, i, in, tokens));
             lane.tokens = total;
             lane.prompt_open = true;
-            lane.wanted = lane.wanted || book_->score.wants_any(in);
+            if (score::drops_unwanted) lane.wanted = lane.wanted || book_->score.wants_any(in);
         }
         book_->recount(slot, lanes, had);
         return {};
@@ -375,7 +375,7 @@ template <class Types> class prompt_eviction {
         }
         static_cast<void>(simd::top_k(rank + sinks, total - sinks - window, best.size(), best.data(),
                                       book_->memory.ranking));
-        while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
+        while (score::drops_unwanted && !best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
             best = best.first(best.size() - 1);
         const auto rest = best.subspan(std::min<std::size_t>(full, best.size()));
         best = best.first(best.size() - rest.size());

@@ -455,7 +455,7 @@ template <class Types> class retention_stage {
             }
         }
         if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
-        if (in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
+        if (score::drops_unwanted && in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
             return status::failure(errc::invalid_argument,
                                    "prefill: external keeps nothing of %u tokens; valid: at least one number "
                                    "> 0 in the prompt",
