@@ -162,9 +162,8 @@ template <class Types> class group_store : public page_store<Types> {
     template <class Visit> [[nodiscard]] status scan(std::uint32_t lane_id, Visit&& visit) noexcept {
         return scan_fields<fields>(lane_id, visit);
     }
-    /// Calls visit(keys) alike, and reads no values. No io_batch may hold pages of the lane. Uses even the page
-    /// frames that reads leave to appends, as it gives them back at once: reads ahead cannot starve it. Keys
-    /// in memory come at once.
+    /// Calls visit(keys) alike, and reads no values. Uses even the page frames that reads leave to appends, as it gives
+    /// them back at once: reads ahead cannot starve it. Keys in memory come at once.
     template <class Visit> [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept {
         if constexpr (keys_on_storage) {
             static_assert(fields == 2);
@@ -488,9 +487,11 @@ template <class Types> class group_store : public page_store<Types> {
                              bool spare_too = false) noexcept {
         std::uint32_t frame = f.carriers().frame_of(page);
         if (frame == none) {
-            frame = acquire_free(pages, spare_too ? 0 : spare_pages_);
+            // A page that only DRAM has needs no read. Its frame may be one of many whose writes failed.
+            const bool in_dram = unsettled_frame(pages, page) != none;
+            frame = acquire_free(pages, spare_too || in_dram ? 0 : spare_pages_);
             if (frame == none) return false;
-            const std::uint32_t written = unsettled_frame(pages, page);
+            const std::uint32_t written = unsettled_frame(pages, page); // that may have waited for the write
             pages[frame].page = page;
             pages.link(frame);
             f.carriers().add(page, frame, written != none);
