@@ -103,7 +103,8 @@ struct posix_file_ops {
         return n < 0 ? -errno : n;
     }
     /// The limit of file sizes is looked at first: the kernel would raise SIGXFSZ, and handlers are the program's. That is done
-    /// once until truncate(), with which a save begins, for a save writes hundreds of runs.
+    /// once until truncate(), with which a save begins, for a save writes hundreds of runs. A limit that is lowered
+    /// meanwhile raises the signal.
     [[nodiscard]] std::int64_t pwrite(int fd, std::span<const std::byte> bytes,
                                       std::uint64_t offset) noexcept {
         if (offset + bytes.size() > allowed_) {

@@ -117,7 +117,7 @@ template <class Arch = default_arch>
 [[nodiscard]] inline float bounded_spread(const float* weight, std::size_t n, float along,
                                           const unit_spreads& s) noexcept {
     using F = floats<Arch>;
-    // Where along is 0 no unit has a sigma, and none is bounded: the factor shall not make 0 * inf of a bend of 0.
+    // If along is 0, no unit is bounded. The factor is finite then, because a bend of 0 times inf is NaN.
     const F per_along(along > std::numeric_limits<float>::min() ? 1.0F / along
                                                                 : std::numeric_limits<float>::max());
     F sum(0.0F);
