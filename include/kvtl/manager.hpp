@@ -56,15 +56,14 @@
 namespace kvtl { inline namespace v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
-template <class Preset, class Supplied = default_engine_inputs>
+template <class Preset, class Supplied = default_engine_inputs, bool Valid = preset_for<Preset, Supplied>>
 class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
     static_assert(explain_preset<Preset, Supplied>(), "[kvtl] the sentences above say what to mend");
 };
 
 /// The calls that every preset shares are those of cache_calls (core/cache_calls.hpp): begin, prefill, attend, fork, end, ...
 template <class Preset, class Supplied>
-requires preset_for<Preset, Supplied>
-class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Preset>::element_type> {
+class kv_manager<Preset, Supplied, true> : public cache_calls<typename cache_types<Preset>::element_type> {
     using calls = cache_calls<typename cache_types<Preset>::element_type>;
 
   public:
@@ -112,25 +111,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
 
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
-    [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
-        if (!contains(c.engine_inputs, needed_inputs<Preset>()))
-            return status::failure(
-                errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
-                preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
-        if (status s = c.threads.check(); !s) return s;
-        planner_type planner(c);
-        const auto stores = stores_of(planner.config);
-        if (!stores) return stores.error();
-        std::uint32_t page = 4096;
-        for (;;) {
-            if (const auto bytes = planner.plan({stores->model, page, stores->bases.bytes()}); !bytes)
-                return bytes.error();
-            auto made = open_core(*stores, planner);
-            if (!made) return made.error();
-            if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
-            page = (*made)->device_info().page; // a device with larger pages: plan again for it
-        }
-    }
+    [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c);
 
     /// Writes all that a sequence is to a target, as its next generation: for a file it counts once it is published
     /// (save/saved_file.hpp). Between tokens: every layer has taken the same ones and no prompt is open. Changes nothing of the
@@ -147,9 +128,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     /// The same to a file of its own, which takes the place of one that has the name when it is complete and on the disk. If that
     /// one has the sequence's last save, it gets the next generation instead.
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, const std::string& path,
-                                                     const save_options& options = {}) {
-        return calls::save_to(seq, path, options, rare_calls_of<types>);
-    }
+                                                     const save_options& options = {});
     /// A new sequence that goes on as the saved one would, or none. A cache with other settings refuses the file
     /// (errc::file_refused) and names the first setting that differs. Shards, memory, max_sequences and devices may differ;
     /// max_tokens must suffice. `exact`: the continuation has the bits that the saved sequence would have had, unless other
@@ -163,9 +142,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
         return calls::load_from(from, options, rare_calls_of<types>);
     }
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
-                                                          const load_options& options = {}) {
-        return calls::load_from(path, options, rare_calls_of<types>);
-    }
+                                                          const load_options& options = {});
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
     /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
@@ -195,9 +172,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     /// errc::busy), no rows of select() in use. Refused (errc::unsupported) where nothing lies on storage, layers have
     /// memory in turn, or the memory is locked; errc::writes_pending until retry_writes() of every sequence. While frames
     /// are fewer a device pins none of them (device_info()). Cold; resident_bytes_peak begins anew.
-    [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
-        return calls::resize_to(memory_bytes, rare_calls_of<types>);
-    }
+    [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept;
 
     /// Divides the frames of the cache among its open sequences by weight: one of weight 2 gets twice as many as one of weight 1.
     /// An open sequence has weight 1 until this call sets another. Before the first call each of max_sequences has an equal
@@ -216,9 +191,7 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
     /// memory in turn, or the memory is locked after resize(). In the last case weights stay as they were, but a first call
     /// has given each open sequence an equal part.
     /// Cost: waits for all transfers, and copies each frame in use behind a border that moves.
-    [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept {
-        return calls::share_of(seq, weight, rare_calls_of<types>);
-    }
+    [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept;
 
     /// `i` beyond shards(): every call on the handle says so.
     [[nodiscard]] shard_handle shard(unsigned i) noexcept {
@@ -239,7 +212,48 @@ class kv_manager<Preset, Supplied> : public cache_calls<typename cache_types<Pre
         return std::move(planner.sizes);
     }
 
-    explicit kv_manager(std::unique_ptr<preset_core<types>> c) noexcept : calls(std::move(c)) {}
+    explicit kv_manager(std::unique_ptr<core_of<policies_of<Preset>>> c) noexcept : calls(std::move(c)) {}
 };
+
+// These are not inline. A translation unit that declares the class `extern template` takes them from the one that instantiates it,
+// and with them all code that depends on the preset.
+template <class Preset, class Supplied>
+result<kv_manager<Preset, Supplied, true>> kv_manager<Preset, Supplied, true>::open(const config& c) {
+    if (!contains(c.engine_inputs, needed_inputs<Preset>()))
+        return status::failure(
+            errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
+            preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
+    if (status s = c.threads.check(); !s) return s;
+    planner_type planner(c);
+    const auto stores = stores_of(planner.config);
+    if (!stores) return stores.error();
+    std::uint32_t page = 4096;
+    for (;;) {
+        if (const auto bytes = planner.plan({stores->model, page, stores->bases.bytes()}); !bytes)
+            return bytes.error();
+        auto made = open_core(*stores, planner);
+        if (!made) return made.error();
+        if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
+        page = (*made)->device_info().page; // a device with larger pages: plan again for it
+    }
+}
+template <class Preset, class Supplied>
+result<save_facts> kv_manager<Preset, Supplied, true>::save(sequence_id seq, const std::string& path,
+                                                            const save_options& options) {
+    return calls::save_to(seq, path, options, rare_calls_of<types>);
+}
+template <class Preset, class Supplied>
+result<loaded_sequence> kv_manager<Preset, Supplied, true>::load(const std::string& path,
+                                                                 const load_options& options) {
+    return calls::load_from(path, options, rare_calls_of<types>);
+}
+template <class Preset, class Supplied>
+status kv_manager<Preset, Supplied, true>::resize(std::size_t memory_bytes) noexcept {
+    return calls::resize_to(memory_bytes, rare_calls_of<types>);
+}
+template <class Preset, class Supplied>
+status kv_manager<Preset, Supplied, true>::set_share(sequence_id seq, float weight) noexcept {
+    return calls::share_of(seq, weight, rare_calls_of<types>);
+}
 
 }} // namespace kvtl::v0

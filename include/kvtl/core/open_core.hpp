@@ -8,8 +8,8 @@
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/save/identity.hpp>
 #include <kvtl/core/shard.hpp>
+#include <kvtl/io/any_io.hpp>
 #include <kvtl/io/superblock.hpp>
-#include <kvtl/slots/io.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -150,12 +150,12 @@ template <class Types, bool = Types::retrieves> struct storage_part {
 };
 template <class Types> struct storage_part<Types, true> {
     typename Types::lane_table lanes;
-    typename Types::device device;
+    any_io::device device;
     std::vector<typename Types::pool> pools;
 
-    explicit storage_part(typename Types::device d) : device(std::move(d)) {}
+    explicit storage_part(any_io::device d) noexcept : device(std::move(d)) {}
     [[nodiscard]] io_device_info device_info() const noexcept { return device.device_info(); }
-    void use_arena(std::span<std::byte> arena) noexcept { use_arena_of(device, arena); }
+    void use_arena(std::span<std::byte> arena) noexcept { device.use_arena(arena); }
     [[nodiscard]] static bool land_all(shard<Types>& s) noexcept { return s.retrieved().land_all(); }
 };
 
@@ -179,6 +179,9 @@ template <class Types> struct preset_core final : cache_core<typename Types::ele
     [[nodiscard]] io_device_info device_info() const noexcept override { return storage.device_info(); }
     void use_arena(std::span<std::byte> all) noexcept override { storage.use_arena(all); }
 };
+
+/// What a cache with these policies is to its callers.
+template <class Policies> using core_of = cache_core<typename policy_types<Policies>::element_type>;
 
 /// The blocks of all lanes, without an entry yet.
 template <class Lane>
@@ -242,9 +245,10 @@ struct cache_memory {
     }
 };
 
-/// Reserves the memory that was planned, opens the device and lays the shards out.
+/// Reserves the memory that was planned, opens the device and lays the shards out. All code that depends on the policies is
+/// reached from here, so a translation unit that declares it `extern template` compiles none of it.
 template <class Policies>
-[[nodiscard, gnu::cold]] result<std::unique_ptr<preset_core<policy_types<Policies>>>>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<core_of<Policies>>>
 open_core(const common_stores& of, const planner<Policies>& planned) {
     const cache_settings<Policies>& c = planned.config;
     const geometry& g = of.model;
@@ -259,13 +263,13 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
         const superblock block =
             make_superblock(g.extents(), sizeof(typename types::element_type),
                             fingerprint_of(identity_of(c, g, a.plan, {})), a.plan.device_page);
-        auto device = types::io::open(c.io, {.queues = shards,
-                                             .depth = a.plan.io_depth(),
-                                             .max_in_flight = a.plan.max_in_flight,
-                                             .arena = memory->frames,
-                                             .superblock = superblock_bytes(block),
-                                             .max_bytes = a.file_bytes(),
-                                             .timeout_ms = c.io_timeout_ms});
+        auto device = any_io::open(c.io, {.queues = shards,
+                                          .depth = a.plan.io_depth(),
+                                          .max_in_flight = a.plan.max_in_flight,
+                                          .arena = memory->frames,
+                                          .superblock = superblock_bytes(block),
+                                          .max_bytes = a.file_bytes(),
+                                          .timeout_ms = c.io_timeout_ms});
         if (!device) return device.error();
         made = std::make_unique<core_type>(shards, std::move(*device));
     } else {
@@ -335,7 +339,7 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
             if (status e = stage.bind(view); !e) return e;
         }
     }
-    return made;
+    return std::unique_ptr<core_of<Policies>>(std::move(made));
 }
 
 }} // namespace kvtl::v0

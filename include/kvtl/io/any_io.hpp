@@ -1,10 +1,9 @@
-// A device chosen at run time: an io policy that wraps any other. Programs compile a preset once, without the
-// code of the devices.
+// Any device behind one interface. The core knows devices by it alone, so presets that differ in their io policy share all
+// other code. It is also an io policy: programs that choose a device at run time compile a preset once.
 //
 //   config.io = any_io::of<uring_file>({.path = "kv.bin"});    // needs io/uring_file.hpp, in this file only
 //
-// It also wraps devices from outside the library without changes here. io/backends.hpp chooses among the
-// library's devices by name. Engines that know their device at compile time use its static type.
+// It wraps devices from outside the library without changes here. io/backends.hpp chooses among the library's devices by name.
 //
 // Cost: one virtual call per call, none per request.
 //
@@ -14,6 +13,7 @@
 #include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,7 +51,7 @@ struct any_io {
         std::shared_ptr<const source> from{}; ///< of<Policy>(its config); empty is refused
     };
 
-    /// The policy `Policy` with its config.
+    /// The policy `Policy` with its config. That of any_io itself is taken as it is.
     template <io_policy Policy> [[nodiscard]] static config of(typename Policy::config config);
 
     [[nodiscard]] static result<device> open(const config& config, const io_plan& plan);
@@ -136,7 +136,10 @@ template <class Policy> class any_io::source_of final : public source {
 };
 
 template <io_policy Policy> any_io::config any_io::of(typename Policy::config config) {
-    return {std::make_shared<const source_of<Policy>>(std::move(config))};
+    if constexpr (std::same_as<Policy, any_io>)
+        return config;
+    else
+        return {std::make_shared<const source_of<Policy>>(std::move(config))};
 }
 
 inline result<any_io::device> any_io::open(const config& config, const io_plan& plan) {

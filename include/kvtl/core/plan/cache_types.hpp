@@ -20,10 +20,9 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// The policy of each slot, without a preset's name and numbers.
+/// The policy of each slot but io, without a preset's name and numbers. Devices lie behind an interface (io/any_io.hpp).
 template <class Clusterer, class Index, class Selector, class Estimator, class Budget, class Retention,
-          class Compressor, class Position, class Layout, class Replacement, class Schedule, class Io,
-          bool Weighted>
+          class Compressor, class Position, class Layout, class Replacement, class Schedule, bool Weighted>
 struct policies {
     using clusterer = Clusterer;
     using index = Index;
@@ -36,7 +35,6 @@ struct policies {
     using layout = Layout;
     using replacement = Replacement;
     using schedule = Schedule;
-    using io = Io;
     /// Entries carry a log-weight even where no retention merges them.
     static constexpr bool weighted_entries = Weighted;
 };
@@ -48,8 +46,7 @@ template <class Preset>
 using policies_of = policies<typename Preset::clusterer, typename Preset::index, typename Preset::selector,
                              typename Preset::estimator, typename Preset::budget, typename Preset::retention,
                              typename Preset::compressor, typename Preset::position, typename Preset::layout,
-                             typename Preset::replacement, typename Preset::schedule, typename Preset::io,
-                             weighs_entries<Preset>>;
+                             typename Preset::replacement, typename Preset::schedule, weighs_entries<Preset>>;
 
 /// Units, or lanes of records, span one KV head or all heads of a layer.
 template <class Policies> [[nodiscard]] consteval granularity unit_of_policies() {
@@ -141,13 +138,10 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     using schedule = typename Policies::schedule;
     /// Frames have memory while their layer computes or is about to (core/store/layer_arenas.hpp).
     static constexpr bool virtualised = virtualises<schedule>;
-    using io = typename Policies::io;
-    using device = typename io::device;
-    using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;
 
     using replacement = typename Policies::replacement;
     using pool = frame_pool<replacement>;
-    using transfers = kvtl::transfers<queue, pool>;
+    using transfers = kvtl::transfers<pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
     static constexpr bool sequential = kind == store_kind::groups;
     /// What leaves the window makes units of its own, a batch at a time.

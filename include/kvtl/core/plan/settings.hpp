@@ -10,6 +10,7 @@
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/engine_inputs.hpp>
 #include <kvtl/geometry.hpp>
+#include <kvtl/io/any_io.hpp>
 #include <kvtl/lent_threads.hpp>
 #include <kvtl/slots/preset.hpp>
 
@@ -40,6 +41,7 @@ struct common_settings {
     std::size_t keep_tokens = 0, prefill_tokens = 0;
     std::string calibration{};
     std::uint64_t calibration_model = 0;
+    any_io::config io{}; ///< opens the device
 };
 
 /// All of a config. `shrink` turns the preset's size settings one step down, as in its published order; null: it has none.
@@ -55,7 +57,6 @@ template <class Policies> struct cache_settings : common_settings {
     settings_of<typename Policies::layout> layout;
     settings_of<typename Policies::replacement> replacement;
     settings_of<typename Policies::schedule> schedule;
-    settings_of<typename Policies::io> io;
     bool (*shrink)(cache_settings&) noexcept = nullptr;
 };
 
@@ -100,13 +101,14 @@ template <class Preset> [[nodiscard, gnu::cold]] common_settings common_of(const
             .keep_tokens = c.keep_tokens,
             .prefill_tokens = c.prefill_tokens,
             .calibration = c.calibration,
-            .calibration_model = c.calibration_model};
+            .calibration_model = c.calibration_model,
+            .io = any_io::of<typename Preset::io>(c.io)};
 }
 template <class Preset>
 [[nodiscard, gnu::cold]] cache_settings<policies_of<Preset>> settings_from(const cache_config<Preset>& c) {
     using settings = cache_settings<policies_of<Preset>>;
-    settings s{common_of(c), c.clusterer, c.index,  c.selector,    c.estimator, c.budget, c.retention,
-               c.compressor, c.position,  c.layout, c.replacement, c.schedule,  c.io};
+    settings s{common_of(c), c.clusterer,  c.index,    c.selector, c.estimator,   c.budget,
+               c.retention,  c.compressor, c.position, c.layout,   c.replacement, c.schedule};
     if constexpr (requires { Preset::shrink(s); })
         s.shrink = [](settings& of) noexcept { return Preset::shrink(of); };
     return s;

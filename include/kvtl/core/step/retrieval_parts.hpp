@@ -26,7 +26,7 @@ template <class Types> struct retrieval_parts {
 
     template <class Config>
     [[gnu::cold]] void init(const cache_plan& p, const Config& config, const geometry& model,
-                            std::uint32_t shard, typename types::device& device,
+                            std::uint32_t shard, any_io::device& device,
                             const typename types::lane_table& lanes, carver& fixed,
                             std::span<std::byte> frames, std::span<std::byte> borrowed,
                             std::span<pool> all_pools, std::uint64_t data_offset) noexcept {
@@ -165,7 +165,7 @@ template <class Types> struct retrieval_parts {
         return [this, group = owned.group(slot)](std::uint32_t layer) { ahead.release_of(group, layer); };
     }
     /// The file's pages on their way, what is in memory of them, and how units grow.
-    [[gnu::cold]] void make_store(typename types::device& device, const typename types::lane_table& lanes,
+    [[gnu::cold]] void make_store(any_io::device& device, const typename types::lane_table& lanes,
                                   const page_format& format, std::uint64_t data_offset) noexcept {
         const cache_plan& p = plan;
         const shard_memory<types>& m = memory;

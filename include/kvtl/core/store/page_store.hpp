@@ -45,7 +45,7 @@ template <class Types> class page_store {
         const codec_type* codec = nullptr;
         layout_state* layout = nullptr;
         typename Types::transfers* io = nullptr;
-        typename Types::device* device = nullptr;
+        any_io::device* device = nullptr;
         std::span<pool> pools;
         /// By the first page of a place or run: its owners but one. Empty where a shard has one sequence.
         std::span<std::uint8_t> other_owners;

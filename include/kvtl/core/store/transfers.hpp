@@ -12,6 +12,7 @@
 
 #include <kvtl/core/store/frame_pool.hpp>
 #include <kvtl/core/thread_sanitizer.hpp>
+#include <kvtl/io/any_io.hpp>
 #include <kvtl/simd/checksum.hpp>
 #include <kvtl/slots/io.hpp>
 #include <kvtl/slots/selector.hpp>
@@ -147,8 +148,8 @@ class io_batch {
 
     void truncate(std::uint32_t pages) noexcept { pages_ = pages; }
     [[nodiscard]] bool holds_before(std::uint32_t page, std::size_t end) const noexcept {
-        return std::any_of(page_.begin(), page_.begin() + end,
-                           [page](const page_transfer& t) { return t.page == page; });
+        const auto before = page_.first(end);
+        return std::ranges::find(before, page, &page_transfer::page) != before.end();
     }
     [[nodiscard]] page_carriers& carriers() noexcept { return carriers_; }
 
@@ -165,7 +166,7 @@ class io_batch {
     [[nodiscard]] const status& error() const noexcept { return error_; }
 
   private:
-    template <class, class> friend class transfers;
+    template <class> friend class transfers;
 
     /// In the order of their places; those that need no transfer come last.
     void sort_pages() noexcept {
@@ -195,10 +196,10 @@ class io_batch {
 };
 
 /// One shard's traffic with the device.
-template <class Queue, class Pool> class transfers {
+template <class Pool> class transfers {
   public:
     transfers() = default;
-    transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
+    transfers(any_io::queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
               std::span<std::byte> trash, std::uint32_t gap_pages, std::span<io_batch> io_batches,
               std::uint32_t timeout_ms) noexcept
         : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages),
@@ -361,7 +362,7 @@ template <class Queue, class Pool> class transfers {
         }
     }
 
-    Queue* queue_ = nullptr;
+    any_io::queue* queue_ = nullptr;
     file_map map_{};
     std::span<std::uint32_t> checksum_;
     std::span<std::byte> trash_;
