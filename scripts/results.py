@@ -223,6 +223,20 @@ def claims(data, paper):
                  [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}]({page_of(f)})" for f in c["log"])] for c in rows])
 
 
+def long_context(data):
+    """Presets at a length that small models do not have: answers with their interval, budgets as shares of the whole cache."""
+    lines = []
+    for r in sorted(data["long_context"], key=lambda r: r["question"]):
+        entries = r["keep_tokens"] or r["attend_tokens"]
+        low, high = r["accuracy_ci95"]
+        lines.append([f"`{line_of(r)}`", r["question"], kind_of(r["task"]),
+                      "all" if r["policy"] == "full" else f"{entries:,} {'kept' if r['keep_tokens'] else 'attended'}",
+                      f"{r['resident_bytes_peak'] / MIB:.2f}", f"{r['kept_bytes'] / r['raw_cache_bytes']:.3f}",
+                      f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", f"{low:.2f} to {high:.2f}", f"{r['kl']:.3f}",
+                      f"{r['read_bytes_per_token'] / 1024:.0f}"])
+    return table(["preset", "question", "task", "tokens", "peak MiB", "kept / whole cache", "answered", "interval, 95 %", "KL", "KiB read/token"], lines)
+
+
 def shared_layers(data):
     """Models whose layers share caches, against the same model whose layers do not."""
     by = {}
@@ -308,6 +322,8 @@ BLOCKS = {
     "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
+    "long context": long_context,
+    "long context runs": lambda d: runs(d, "long_context"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
     "saved checkpoint": lambda d: saved(d, "checkpoint"),
