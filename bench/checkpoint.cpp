@@ -119,8 +119,8 @@ int measure(const options& o) {
             "%s, every %zu tokens, medians of %zu: %.1f MiB written, %.1f ms, on the disk %.1f ms later, "
             "%.1f %% of the steps\n",
             o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
-        std::printf("%s, in processor time: %.1f ms, %.1f %% of the steps\n", o.policy.c_str(), median(save_ran),
-                    median(share_ran));
+        std::printf("%s, in processor time: %.1f ms, %.1f %% of the steps\n", o.policy.c_str(),
+                    median(save_ran), median(share_ran));
     } // closes the file
     insist(cache.end(seq));
     std::vector<double> load;

@@ -297,9 +297,9 @@ template <element E> class sequence_parts {
         page_batch batch;
         // A save moves what has changed, and a first touch of memory takes longer than the copy that follows.
         if (core_->stores)
-            if (status s = batch.take(
-                    std::max(io.loads() ? batch_bytes : batch_bytes / 8, 4 * core_->page_bytes),
-                    std::max<std::size_t>(core_->device_info().page, 4096));
+            if (status s =
+                    batch.take(std::max(io.loads() ? batch_bytes : batch_bytes / 8, 4 * core_->page_bytes),
+                               std::max<std::size_t>(core_->device_info().page, 4096));
                 !s)
                 return s;
         const std::uint32_t heads = core_->kv_heads;
