@@ -310,6 +310,8 @@ template <element E> class sequence_parts {
                     shards_->parts(shard, io, slot, layer, head, batch.pages);
                 });
             }
+        if (io.memory_is_left())
+            static_cast<void>(batch.held.release()); // once: the cache takes no call after that
         return io.error();
     }
 
