@@ -9,11 +9,14 @@
 //         would take hours.
 // Prints: a line of the prompt, which has no compute of the model but its attention, if any; a line of the first save, of which all is
 //         written; a line of the median of the later ones: bytes written, ms of save(), ms until it was on the disk, and the
-//         share of save() in the steps between two saves; and the median time of five loads from the page cache.
+//         share of save() in the steps between two saves; the same in processor time, of which other programs take nothing; and
+//         the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
 #include <kvtl/save/saved_file.hpp>
 
 #include "made_rows.hpp"
+
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -46,6 +49,13 @@ struct options {
     [[nodiscard]] std::size_t k_row() const { return kvtl_bench::k_row(model); }
 };
 
+/// Milliseconds that this thread has run.
+double processor_ms() {
+    ::timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
 int measure(const options& o) {
     const kvtl::shape& model = o.model;
     const auto opened = kvtl_bench::open(o.policy, model, o.tokens + (rounds + 1) * o.every, 1,
@@ -70,13 +80,14 @@ int measure(const options& o) {
 
     {
         kvtl::saved_file file = insist(kvtl::saved_file::open(o.path));
-        std::vector<double> mib, save, publish, share;
+        std::vector<double> mib, save, publish, share, save_ran, share_ran;
         std::future<double> on_disk;
         for (std::size_t r = 0; r < rounds; ++r) {
-            double steps = 0;
+            double steps = 0, steps_ran = 0;
             for (std::size_t t = 0; t < o.every; ++t)
                 for (std::uint32_t l = 0; l < model.layers; ++l) {
                     const auto in = data.next(1);
+                    const double ran = processor_ms();
                     const auto start = steady::now();
                     insist(cache.attend(seq, l, in, out, 0));
                     const auto until =
@@ -85,14 +96,18 @@ int measure(const options& o) {
                     while (o.compute_us > 0 && steady::now() < until) {
                     }
                     steps += seconds(steady::now() - start).count();
+                    steps_ran += processor_ms() - ran;
                 }
             if (on_disk.valid()) publish.push_back(on_disk.get());
+            const double ran = processor_ms();
             const auto start = steady::now();
             const auto facts = insist(cache.save(seq, file));
             const double took = seconds(steady::now() - start).count();
+            save_ran.push_back(processor_ms() - ran);
             mib.push_back(static_cast<double>(facts.written_bytes) / (1U << 20));
             save.push_back(took * 1e3);
             share.push_back(took / steps * 100);
+            share_ran.push_back(save_ran.back() / steps_ran * 100);
             on_disk = std::async(std::launch::async, [&file] {
                 const auto begin = steady::now();
                 insist(file.publish());
@@ -104,6 +119,8 @@ int measure(const options& o) {
             "%s, every %zu tokens, medians of %zu: %.1f MiB written, %.1f ms, on the disk %.1f ms later, "
             "%.1f %% of the steps\n",
             o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
+        std::printf("%s, in processor time: %.1f ms, %.1f %% of the steps\n", o.policy.c_str(),
+                    median(save_ran), median(share_ran));
     } // closes the file
     insist(cache.end(seq));
     std::vector<double> load;

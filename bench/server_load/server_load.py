@@ -9,14 +9,19 @@
 #   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--plain KVTL-PLAIN-USERS --cells N]
 #       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process; and the
 #       same with llama.cpp and its own cache of N cells
+#   server_load.py users KVTL-SERVER MODEL TEXT --against OTHER-SERVER [--pairs 3] [--at-once [--pause S]] [--parallel 2]
+#       the same users at two servers in turn, and medians. --at-once: all users ask at the same time, each as soon as it has
+#       its answer, or after S seconds on average (seed: the user)
 #
 # Prints tables of Markdown. Only the standard library.
 # SPDX-License-Identifier: MIT
 import argparse
 import asyncio
 import collections
+import concurrent.futures
 import http.client
 import json
+import os
 import pathlib
 import random
 import signal
@@ -58,6 +63,10 @@ class Server:
             if line.startswith(what):
                 return int(line.split()[1]) / 1024
         return 0
+
+    def processor_seconds(self):
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def complete(self, prompt, tokens=1):
         """Seconds to the first token and to the end, usage, text."""
@@ -250,10 +259,56 @@ def first_token(a):
 
 
 # ----------------------------------------------------------------------------------------------------------- users
+def talk(a, server, begun):
+    """All turns of all users; what was measured."""
+    r = {"first": [], "later": [], "cached": 0, "prompts": 0, "generated": 0, "histories": 0}
+    said, pauses, lock = list(begun), [random.Random(u) for u in range(a.users)], threading.Lock()
+
+    def ask(turn, u):
+        f, _, usage, answer = server.complete(said[u], 16)
+        said[u] += answer + f" And what is {turn}?"
+        with lock:
+            (r["first"] if turn == 0 else r["later"]).append(f)
+            r["cached"] += usage["prompt_tokens_details"]["cached_tokens"]
+            r["prompts"] += usage["prompt_tokens"]
+            r["generated"] += usage["completion_tokens"]
+            if turn + 1 == a.turns:
+                r["histories"] += usage["prompt_tokens"] + usage["completion_tokens"]
+
+    def all_turns(u):
+        for turn in range(a.turns):
+            if a.pause > 0:
+                time.sleep(pauses[u].expovariate(1 / a.pause))
+            ask(turn, u)
+
+    begin = time.monotonic()
+    if a.at_once:
+        with concurrent.futures.ThreadPoolExecutor(a.users) as all_users:
+            list(all_users.map(all_turns, range(a.users)))  # raises what a user has raised
+    else:
+        for turn in range(a.turns):
+            for u in range(a.users):
+                ask(turn, u)
+    r["seconds"] = time.monotonic() - begin
+    r["first"] += r["later"]
+    r["metrics"], r["processor"] = server.metrics(), server.processor_seconds()
+    r["memory"] = f"{server.resident_mib('VmHWM'):.0f} (cache {r['metrics']['kvtl_cache_memory_bytes'] / 2**20:.1f})"
+    return r
+
+
+def users_of(a, program, begun, arguments):
+    with tempfile.TemporaryDirectory() as folder, \
+            Server(program, a.model, folder, "--threads", "1", "--context", a.cells, *arguments) as server:
+        return talk(a, server, begun)
+
+
 def users(a):
     text = pathlib.Path(a.text).read_text()
     step = (len(text) - a.chars) // a.users  # so that no two begin alike
     begun = [text[step * u : step * u + a.chars] for u in range(a.users)]
+    paged = ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", a.parallel, "--store", "store"]
+    if a.against:
+        return pairs(a, begun, paged)
     print("| cache | turns | seconds | tokens generated per s | p50 ms to the first token | p99 ms | not computed again | memory, MiB |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
 
@@ -262,26 +317,40 @@ def users(a):
               f"{1000 * percentile(r['first'], .5):.0f} | {1000 * percentile(r['first'], .99):.0f} | "
               f"{100 * r['cached'] / r['prompts']:.0f} % | {memory} |", flush=True)
 
-    for name, arguments in (("kvtl, files", ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", "2", "--store", "store"]),
+    for name, arguments in (("kvtl, files", paged),
                             ("whole caches in memory, no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
-        with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--threads", "1", "--context", a.cells, *arguments) as server:
-            said, r = list(begun), {"first": [], "cached": 0, "prompts": 0, "generated": 0}
-            begin = time.monotonic()
-            for turn in range(a.turns):
-                for u in range(a.users):
-                    f, _, usage, answer = server.complete(said[u], 16)
-                    said[u] += answer + f" And what is {turn}?"
-                    r["first"].append(f)
-                    r["cached"] += usage["prompt_tokens_details"]["cached_tokens"]
-                    r["prompts"] += usage["prompt_tokens"]
-                    r["generated"] += usage["completion_tokens"]
-            r["seconds"] = time.monotonic() - begin
-            row(name, r, f"{server.resident_mib('VmHWM'):.0f} (cache {server.metrics()['kvtl_cache_memory_bytes'] / 2**20:.1f})")
+        r = users_of(a, a.program, begun, arguments)
+        row(name, r, r["memory"])
     if a.plain:
         texts = "".join(f"{len(t.encode())}\n{t}" for t in begun)
         ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(a.cells), str(a.turns), "16", "1"], input=texts,
                                capture_output=True, text=True, check=True)
         row(f"llama.cpp, {a.cells} cells", json.loads(ended.stdout), f"{int(ended.stderr.split()[-1]) / 1024:.0f}")
+
+
+def pairs(a, begun, arguments):
+    """Two servers in turn, the first one of each pair in turn, too."""
+    print("| server | tokens generated per s | p50 ms to the first token | p50 ms of later turns | processor, s | read from flash, MiB | "
+          "share in memory | tokens of all histories |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    measured = {"first": [], "second": []}
+
+    def row(name, values):
+        print(f"| {name} | {values[0]:.1f} | {values[1]:.0f} | {values[2]:.0f} | {values[3]:.2f} | {values[4]:.1f} | "
+              f"{values[5]:.3f} | {values[6]:.0f} |",
+              flush=True)
+
+    for pair in range(a.pairs):
+        both = [("first", a.program), ("second", a.against)]
+        for name, program in both if pair % 2 == 0 else reversed(both):
+            r = users_of(a, program, begun, arguments)
+            measured[name].append((r["generated"] / r["seconds"], 1000 * statistics.median(r["first"]),
+                                   1000 * statistics.median(r["later"]), r["processor"],
+                                   r["metrics"]["kvtl_cache_read_bytes_total"] / 2**20, r["metrics"]["kvtl_cache_hit_rate"],
+                                   r["histories"]))
+            row(name, measured[name][-1])
+    for name, all_of in measured.items():
+        row(f"{name}, median of {a.pairs}", [statistics.median(column) for column in zip(*all_of)])
 
 
 def main():
@@ -299,6 +368,11 @@ def main():
     parser.add_argument("--plain", type=lambda p: str(pathlib.Path(p).resolve()))
     parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache, and tokens of the longest conversation")
     parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
+    parser.add_argument("--parallel", type=int, default=2, help="conversations that are answered at once")
+    parser.add_argument("--at-once", action="store_true", help="all users ask at the same time")
+    parser.add_argument("--pause", type=float, default=0, help="seconds before each question, on average; with --at-once")
+    parser.add_argument("--against", type=lambda p: str(pathlib.Path(p).resolve()), help="another kvtl-server")
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--policy", default="dynakv_estimate")
     parser.add_argument("--memory-mib", default="64")
     a = parser.parse_args()

@@ -35,6 +35,10 @@ class part_stream {
         if (error_.ok()) error_ = std::move(s);
     }
 
+    /// A device has not answered and may still write to the memory of the pages: who lent it must not give it to others.
+    void leave_memory() noexcept { memory_left_ = true; }
+    [[nodiscard]] bool memory_is_left() const noexcept { return memory_left_; }
+
     /// Bytes of a part, which are read or filled.
     void bytes(std::byte* at, std::size_t n) noexcept {
         if (n == 0) return;
@@ -89,6 +93,7 @@ class part_stream {
     }
 
     direction way_;
+    bool memory_left_ = false;
     const char* call_;
     status error_;
 };

@@ -669,11 +669,14 @@ template <file_ops Ops> class basic_saved_file {
             block_ref ref;
             std::memcpy(&ref, bytes.data(), sizeof ref);
             if (ref.block == 0) continue;
-            const auto& where = ref.generation == next_generation() ? next_ : live_;
+            const bool is_new = ref.generation == next_generation();
+            const auto& where = is_new ? next_ : live_;
             if (ref.generation > next_generation() || ref.block >= where.size() || !where[ref.block])
                 return fail(errc::invalid_argument, "block %u of generation %u is no page of it", ref.block,
                             ref.generation);
-            mark(next_, ref.block, 1);
+            if (is_new) continue;
+            if (next_.size() <= ref.block) next_.resize(ref.block + std::size_t{1});
+            next_[ref.block] = true;
         }
         return {};
     }

@@ -170,7 +170,8 @@ template <class Types, class Store> class lane_parts {
                                  : transfers.submit_writes(id, batch_, true);
                 !s)
                 return s;
-            transfers.drain(id);
+            transfers.drain(id); // after a device was given up nothing is submitted
+            if (transfers.gave_up()) io_->leave_memory();
             const status done = batch.error();
             batch.clear();
             return done;

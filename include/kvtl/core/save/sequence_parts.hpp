@@ -9,13 +9,14 @@
 
 #include <kvtl/core/cache_core.hpp>
 #include <kvtl/core/save/compare_identity.hpp>
-#include <kvtl/reservation.hpp>
 #include <kvtl/save/part_stream.hpp>
 #include <kvtl/save/saved.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -275,28 +276,42 @@ template <element E> class sequence_parts {
         core_->for_each_owner(slot, [&](shard_base& shard) { shards_->note_saved(shard, slot); });
         core_->saved_as[slot] = digest;
     }
-    /// Memory for pages on their way, where there are any.
-    [[nodiscard]] status take_batch(reservation& batch, std::size_t bytes) {
-        if (!core_->stores) return {};
-        const std::size_t page = core_->device_info().page;
-        auto memory =
-            reservation::make(std::max(bytes, 4 * core_->page_bytes), std::max<std::size_t>(page, 4096));
-        if (!memory) return memory.error();
-        batch = std::move(*memory);
-        return {};
-    }
+    /// Memory for pages on their way, where there are any. From the heap, which gives a later save the same memory: to map,
+    /// clear and unmap it takes longer than the copies.
+    struct page_batch {
+        std::unique_ptr<std::byte[]> held;
+        std::span<std::byte> pages;
+
+        [[nodiscard]] status take(std::size_t bytes, std::size_t alignment) {
+            std::size_t room = bytes + alignment;
+            held.reset(new (std::nothrow) std::byte[room]);
+            void* at = held.get();
+            if (at == nullptr || std::align(alignment, bytes, at, room) == nullptr)
+                return status::failure(errc::bound_too_small, "memory: the system does not give %zu bytes",
+                                       room);
+            pages = {static_cast<std::byte*>(at), bytes};
+            return {};
+        }
+    };
     [[nodiscard]] status walk(part_stream& io, std::uint32_t slot) {
-        reservation batch;
+        page_batch batch;
         // A save moves what has changed, and a first touch of memory takes longer than the copy that follows.
-        if (status s = take_batch(batch, io.loads() ? batch_bytes : batch_bytes / 8); !s) return s;
+        if (core_->stores)
+            if (status s =
+                    batch.take(std::max(io.loads() ? batch_bytes : batch_bytes / 8, 4 * core_->page_bytes),
+                               std::max<std::size_t>(core_->device_info().page, 4096));
+                !s)
+                return s;
         const std::uint32_t heads = core_->kv_heads;
         for (std::uint32_t layer = 0; layer < core_->layers.stores() && io.ok(); ++layer)
             for (std::uint32_t head = 0; head < heads && io.ok(); ++head) {
                 io.next_head(layer * heads + head);
                 core_->for_each_owner(slot, [&](shard_base& shard) {
-                    shards_->parts(shard, io, slot, layer, head, batch.memory());
+                    shards_->parts(shard, io, slot, layer, head, batch.pages);
                 });
             }
+        if (io.memory_is_left())
+            static_cast<void>(batch.held.release()); // once: the cache takes no call after that
         return io.error();
     }
 

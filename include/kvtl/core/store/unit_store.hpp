@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvtl/core/store/page_store.hpp>
+#include <kvtl/simd/arch.hpp>
 
 namespace kvtl { inline namespace v0 {
 
@@ -97,8 +98,12 @@ template <class Types> class unit_store : public page_store<Types> {
     template <class Visit> void each_page(std::uint32_t lane_id, Visit&& visit) const noexcept {
         const lane l = at(lane_id);
         pool& frames = pool_of(lane_id);
-        for (std::uint32_t u = 0; u < l.state().units; ++u) {
+        constexpr std::uint32_t ahead = 8; // records of frames are scattered
+        for (std::uint32_t u = 0, units = l.state().units; u < units; ++u) {
             const residency& now = l.residency(u);
+            if (u + ahead < units)
+                if (const std::uint32_t f = l.residency(u + ahead).frames(); f != none)
+                    simd::prefetch(&frames[f]);
             // What a prefetch reads may not have landed.
             const bool landed = io_batch_of(now, frames) == none;
             const std::uint32_t tail = tail_of(now, frames), pages = pages_of(l, u);
