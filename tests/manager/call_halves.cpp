@@ -37,8 +37,8 @@ template <class Cache> typename Cache::config two_shards() {
         c.clusterer.pending_entries = 6;
     }
     c.io.faults = std::make_shared<kvtl::io_faults>();
-    c.memory_bytes = least_memory<Cache>(
-        c); // who is resident is not part of "as it was": little memory, where all is cold
+    // Who is resident is not part of "as it was": clusters grow by it, so that all is cold in little memory.
+    c.memory_bytes = least_memory<Cache>(c);
     return c;
 }
 
@@ -61,8 +61,9 @@ template <class Cache> class run {
     /// In every layer; the tokens count if the call takes any.
     void operator()(kind what, std::size_t n) {
         for (std::size_t l = 0; l < small.layers; ++l) {
-            // Reads in one layer, writes in the other: as many of both as the call makes.
-            const bool writes = l == 1 && (what == kind::chunk || what == kind::last_chunk);
+            // Reads in one layer, writes in the other, where a call waits for them: as many as it makes.
+            const bool prompt = what == kind::chunk || what == kind::last_chunk;
+            const bool writes = std::is_same_v<Cache, clusters> && prompt && l == 1;
             auto& nth = writes ? faults_.fail_write.first : faults_.fail_read.first;
             const auto& so_far = writes ? faults_.writes : faults_.reads;
             for (std::uint64_t i = 0;; ++i) {
@@ -74,7 +75,7 @@ template <class Cache> class run {
                 const kvtl::status s = call(what, l, n);
                 nth = kvtl::io_faults::never;
                 if (s.ok()) break;
-                REQUIRE(fails_);
+                REQUIRE_MESSAGE(fails_, std::string(s.what()));
                 CAPTURE(static_cast<int>(what));
                 CHECK_MESSAGE(s.code() == kvtl::errc::io_error, std::string(s.what()));
                 CHECK(shown_.size() == shown);
@@ -159,7 +160,8 @@ TEST_CASE_TEMPLATE("whichever operation fails, in either of two shards, both are
         r.steps(20);
         for (int i = 0; i < 5; ++i) {
             r(kind::append, 1);
-            r(kind::select, 1);
+            if (std::is_same_v<Cache, clusters>)
+                r(kind::select, 1); // heads of quest attend units of their own
         }
         r(kind::turn, 20);
         r.steps(20);
@@ -168,8 +170,8 @@ TEST_CASE_TEMPLATE("whichever operation fails, in either of two shards, both are
     const auto should = play(false), is = play(true);
     CHECK(same_bits(is.outputs, should.outputs));
     CHECK(is.failures > 50);
-    CHECK(is.in_second_shard > 20);
-    CHECK(is.in_second_shard + 20 < is.failures);
+    CHECK(is.in_second_shard > 10);
+    CHECK(is.in_second_shard + 10 < is.failures);
 }
 
 TEST_CASE("a draft that fails in either of two shards is taken back in both") {
@@ -203,7 +205,7 @@ TEST_CASE("writes of fixed groups that fail in one shard: a first chunk may come
     const drift data(small, max_tokens, 74);
     const auto c = two_shards<groups>();
     auto& f = *c.io.faults;
-    std::size_t firsts = 0, later = 0;
+    std::size_t firsts = 0, later = 0, cut_short = 0;
     for (std::uint64_t nth = 0; nth < 12; ++nth) {
         auto cache = open_cache<groups>(c);
         const auto seq = *cache.begin();
@@ -217,24 +219,35 @@ TEST_CASE("writes of fixed groups that fail in one shard: a first chunk may come
             static_cast<void>(cache.retry_writes(seq));
             return s;
         };
+        const auto mended = [&](std::size_t layer) { // writes that fail are said to the next call
+            kvtl::status done;
+            for (int i = 0; i < 5; ++i) {
+                done = cache.prefill(seq, layer, data.input(layer, 0, 150), out);
+                if (done.code() != kvtl::errc::writes_pending) break;
+                require_ok(cache.retry_writes(seq));
+            }
+            require_ok(done);
+        };
         if (!fails(0, 150)) {
             ++firsts;
             for (unsigned i = 0; i < 2; ++i) CHECK(kvtl::shard_access::of(cache, i).tokens(seq.slot, 0) == 0);
-            require_ok(cache.prefill(seq, 0, data.input(0, 0, 150), out));
+            mended(0);
         }
-        require_ok(cache.prefill(seq, 1, data.input(1, 0, 150), out));
-        if (fails(150, 100).ok()) continue;
+        mended(1);
+        if (fails(150, 150).ok()) continue;
         ++later;
         if (cache.tokens(seq, 0) == 150) continue; // it failed before a token was taken
         const auto one = std::span(out).first(data.query_floats());
         for (unsigned i = 0; i < 2; ++i) {
-            const kvtl::status s = cache.shard(i).attend(seq, 0, data.input(0, 250), one);
+            const kvtl::status s = cache.shard(i).attend(seq, 0, data.input(0, 300), one);
             CHECK(std::string(s.what()).find("was cut short by a device error; end it") != std::string::npos);
         }
         require_ok(cache.end(seq));
+        ++cut_short;
     }
     CHECK(firsts > 1);
     CHECK(later > 1);
+    CHECK(cut_short > 1);
 }
 
 } // namespace manager_call_halves_test
