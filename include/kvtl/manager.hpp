@@ -12,9 +12,9 @@
 //          A preset that drops and retrieves has one window and one set of sinks. keep_tokens entries per head survive
 //          the prompt (0: four times attend_tokens), sinks and window included. Each step attends attend_tokens of
 //          them. All decoded tokens are kept.
-// Threads: A call without a shard processes all shards, one after the other. Shards divide KV heads or sequences
-//          (config.shard_by). shard(i) is the part of one thread, and fills only its heads' part of `out`. Different
-//          shards may run concurrently. A second thread in a shard gets errc::busy, and nothing happens.
+// Threads: Shards divide KV heads or sequences (config.shard_by). shard(i) is the part of one thread, and fills only its
+//          heads' part of `out`. Different shards may run concurrently. A call without a shard holds all shards and
+//          processes them one after the other. A second thread in a shard gets errc::busy, and nothing happens.
 //          begin() may run at any time, end() and rewind() concurrently for sequences of different shards. tokens() and
 //          kept_entries() need the shards of the sequence at rest; stats(), device_info() and memory() need all shards.
 // Layers:  Layers that share a cache (config.owner) each pass k and v of their owner, the same tokens. A call attends them with
@@ -22,18 +22,16 @@
 //          tokens() counts them from then on. append() is for owners; a prefetch() for another layer does nothing.
 // Numbers: q, k, v and out are floats, f16 or bf16 (tensor_view, tensor_span). 16-bit queries are widened where they are
 //          used, and results are rounded once where they are stored: they equal the rounded results of floats.
-// Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call changes no tokens, no
-//          units and no statistics (except times and wasted_bytes), and may be repeated:
-//            - a call without a shard with the same `out`: shards that have completed it are left alone;
-//            - a call with a shard only on the shards that failed: others would append the tokens twice;
-//            - forward() only after rewind_to(): the parts before the one that failed have been taken.
-//          A call of a branch or of its parent that fails may have copied the layer first (fork()).
-//          A failed call does not restore which units were in memory. With few frames this can change when a pending
-//          entry joins its unit. After a failed attend() of several tokens, entries that had left the window stay in
-//          their units. Two failures cannot be undone:
-//            - a further turn (prefill after decode) whose writes fail halfway: later calls say that the sequence must be
-//              ended;
-//            - a prompt of which retention has dropped entries: the repeated call only writes what was kept.
+// Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call leaves the sequence as it
+//          was and may be repeated. With a shard, this holds for that shard; forward() is a call for each part.
+//          Tokens, units and statistics are as they were, except for times, transfers and wasted_bytes. Two exceptions:
+//            - a further turn (prefill after decode), or a later chunk of a prompt of fixed groups, whose writes fail
+//              halfway: later calls say that the sequence must be ended;
+//            - a prompt whose last chunk fails after retention has dropped entries: it has its tokens, and the repeated
+//              call only moves what was kept, in the shards where it has not been moved.
+//          What a failed call may change without changing tokens: which units are in memory (with few frames, this can
+//          change when a pending entry joins its unit), entries that left the window for a draft (they stay in their
+//          units), and a layer that a branch had to copy (fork()).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -158,10 +156,11 @@ class kv_manager<Preset, Supplied, true> : public cache_calls<typename cache_typ
             return calls::refuse("select", why);
         } else {
             return calls::in_shards(
-                "select", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
+                "select", seq, layer, shard, [&](shard_base& s, std::uint32_t l, call_half h) -> status {
                     const auto& checks = this->core_->calls;
-                    if (status e = checks.floats("select", "q", q, checks.query_floats); !e) return e;
-                    return static_cast<kvtl::shard<types>&>(s).select(seq.slot, l, q, visit);
+                    if (h == call_half::prepare)
+                        if (status e = checks.floats("select", "q", q, checks.query_floats); !e) return e;
+                    return static_cast<kvtl::shard<types>&>(s).select(h, seq.slot, l, q, visit);
                 });
         }
     }

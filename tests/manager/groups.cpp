@@ -448,7 +448,7 @@ TEST_CASE(
     c.io.faults = std::make_shared<kvtl::io_faults>();
     auto& f = *c.io.faults;
     const drift data(model, 400, 36);
-    std::size_t failures = 0, half_done = 0;
+    std::size_t failures = 0;
     const auto play = [&](bool failing) {
         auto cache = open_cache<query_cache>(c);
         const auto seq = *cache.begin();
@@ -466,15 +466,9 @@ TEST_CASE(
                     if (s.ok()) break;
                     ++failures;
                     CHECK(s.code() == kvtl::errc::io_error);
-                    std::size_t done = 0;
-                    for (unsigned i = 0; i < 2; ++i) {
-                        const auto have =
-                            kvtl::shard_access::of(cache, i).tokens(seq.slot, static_cast<std::uint32_t>(l));
-                        REQUIRE((have == first || have == first + 120));
-                        done += have == first + 120 ? 1U : 0U;
-                    }
-                    REQUIRE(done < 2);
-                    half_done += done;
+                    for (unsigned i = 0; i < 2; ++i)
+                        CHECK(kvtl::shard_access::of(cache, i).tokens(
+                                  seq.slot, static_cast<std::uint32_t>(l)) == first);
                     REQUIRE(n < 50);
                 }
                 outputs.insert(outputs.end(), out.begin(), out.end());
@@ -489,7 +483,6 @@ TEST_CASE(
     const auto should = play(false);
     CHECK(same_bits(play(true), should));
     CHECK(failures > 8);
-    CHECK(half_done > 4);
 }
 
 } // namespace manager_groups_test

@@ -20,27 +20,33 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
 
 struct shard_access; // core/shard_access.hpp
 
-/// One call on a shard, by reference: f(shard, layer) returns a status.
+/// One call on shards, by reference: f(shard, layer, half) returns a status. Or f(shard, layer) does, of a call that has only the
+/// first half: a hint.
 class shard_call {
   public:
     template <class F>
     explicit shard_call(F& f) noexcept
-        : f_(&f), run_([](void* with, shard_base& s, std::uint32_t layer) noexcept -> status {
-              return (*static_cast<F*>(with))(s, layer);
+        : f_(&f), run_([](void* with, shard_base& s, std::uint32_t layer, call_half h) noexcept -> status {
+              F& call = *static_cast<F*>(with);
+              if constexpr (std::is_invocable_v<F&, shard_base&, std::uint32_t>)
+                  return h == call_half::prepare ? call(s, layer) : status{};
+              else
+                  return call(s, layer, h);
           }) {}
-    [[nodiscard]] status operator()(shard_base& s, std::uint32_t layer) const noexcept {
-        return run_(f_, s, layer);
+    [[nodiscard]] status operator()(shard_base& s, std::uint32_t layer, call_half h) const noexcept {
+        return run_(f_, s, layer, h);
     }
 
   private:
     void* f_;
-    status (*run_)(void* with, shard_base& s, std::uint32_t layer) noexcept;
+    status (*run_)(void* with, shard_base& s, std::uint32_t layer, call_half h) noexcept;
 };
 
 template <element E> class cache_calls {
@@ -118,17 +124,24 @@ template <element E> class cache_calls {
     /// a retention or a selector reads it. Chunks before the last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in, tensor_span out,
                                  unsigned shard = all_shards) noexcept {
-        return in_shards("prefill", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
-            std::size_t tokens = 0;
-            if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
-            if (status e = core_->calls.passing("prefill", in, tokens); !e) return e;
-            if (!s.waits(seq.slot, l)) // else this call repeats one that failed
-                if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
-            if (!core_->layers.completes(layer))
-                return s.attend_only(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out);
-            return s.prefill(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
-                             in.last_chunk || core_->adapt_prompt);
-        });
+        bool waits =
+            false; // what a thinned prompt keeps could not be moved in a shard: this call repeats the one that failed
+        return in_shards(
+            "prefill", seq, layer, shard, [&](shard_base& s, std::uint32_t l, call_half h) -> status {
+                const bool here = s.waits(seq.slot, l);
+                std::size_t tokens = in.k.size() / core_->calls.key_floats;
+                if (h == call_half::prepare) {
+                    if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
+                    if (status e = core_->calls.passing("prefill", in, tokens); !e) return e;
+                    waits = here || (shard == all_shards && waits_anywhere(seq.slot, l));
+                    if (!waits)
+                        if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
+                }
+                if (waits && !here) return {}; // this shard has moved it
+                const auto n = static_cast<std::uint32_t>(tokens);
+                if (!core_->layers.completes(layer)) return s.attend_only(h, seq.slot, l, in, n, out);
+                return s.prefill(h, seq.slot, l, in, n, out, in.last_chunk || core_->adapt_prompt);
+            });
     }
 
     /// Decode of one layer: appends k, v (T, H, D) and attends q (T, HQ, D) to out (T, HQ, D). One token is a step;
@@ -139,15 +152,19 @@ template <element E> class cache_calls {
     /// takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, tensor_span out,
                                 unsigned shard = all_shards) noexcept {
-        return in_shards("attend", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
-            std::size_t tokens = 0;
-            if (status e = core_->calls.input("attend", in, out, true, tokens); !e) return e;
-            if (status e = core_->calls.outputs("attend", in, out, tokens); !e) return e;
-            if (status e = core_->calls.all_stay("attend", in); !e) return e;
-            if (status e = check_token("attend", s, seq, layer, tokens); !e) return e;
-            return s.attend(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
-                            core_->layers.completes(layer));
-        });
+        return in_shards("attend", seq, layer, shard,
+                         [&](shard_base& s, std::uint32_t l, call_half h) -> status {
+                             std::size_t tokens = in.k.size() / core_->calls.key_floats;
+                             if (h == call_half::prepare) {
+                                 if (status e = core_->calls.input("attend", in, out, true, tokens); !e)
+                                     return e;
+                                 if (status e = core_->calls.outputs("attend", in, out, tokens); !e) return e;
+                                 if (status e = core_->calls.all_stay("attend", in); !e) return e;
+                                 if (status e = check_token("attend", s, seq, layer, tokens); !e) return e;
+                             }
+                             return s.attend(h, seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
+                                             core_->layers.completes(layer));
+                         });
     }
 
     /// One layer of a batch: the tokens of several sequences, part after part, as rows of `in` (q (T, HQ, D), k, v
@@ -189,18 +206,22 @@ template <element E> class cache_calls {
                                 unsigned shard = all_shards) noexcept {
         if (core_->needs_mass)
             return refuse("append", "it evicts by attention mass, which only attend() sees");
-        return in_shards("append", seq, layer, shard, [&](shard_base& s, std::uint32_t l) -> status {
-            if (const std::uint32_t owner = core_->layers.owner_of(l); owner != layer)
-                return status::failure(errc::invalid_argument,
-                                       "append: layer is %zu, which attends the cache of layer %u; valid: a "
-                                       "layer that is its own owner",
-                                       layer, owner);
-            std::size_t tokens = 0;
-            if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
-            if (status e = core_->calls.all_stay("append", in); !e) return e;
-            if (status e = check_token("append", s, seq, layer, 1); !e) return e;
-            return s.append(seq.slot, l, in);
-        });
+        return in_shards(
+            "append", seq, layer, shard, [&](shard_base& s, std::uint32_t l, call_half h) -> status {
+                if (h == call_half::prepare) {
+                    if (const std::uint32_t owner = core_->layers.owner_of(l); owner != layer)
+                        return status::failure(
+                            errc::invalid_argument,
+                            "append: layer is %zu, which attends the cache of layer %u; valid: a "
+                            "layer that is its own owner",
+                            layer, owner);
+                    std::size_t tokens = 0;
+                    if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
+                    if (status e = core_->calls.all_stay("append", in); !e) return e;
+                    if (status e = check_token("append", s, seq, layer, 1); !e) return e;
+                }
+                return s.append(h, seq.slot, l, in);
+            });
     }
 
     /// The engine is about to compute a layer's query, and may call for several sequences. A hint, legal for every preset:
@@ -378,13 +399,12 @@ template <element E> class cache_calls {
     cache_calls& operator=(cache_calls&&) noexcept = default;
     ~cache_calls() = default;
 
-    /// f(shard, layer) in one shard, or in each.
+    /// A call, as shard_call has it, in one shard, or in all or none of them.
     template <class F>
     [[nodiscard]] status in_shards(const char* name, sequence_id seq, std::size_t layer, unsigned shard,
                                    F&& f) noexcept {
         const shard_call call(f);
-        return shard == all_shards ? one_by_one(name, seq, layer, call)
-                                   : in_one(name, seq, layer, shard, call);
+        return shard == all_shards ? in_each(name, seq, layer, call) : in_one(name, seq, layer, shard, call);
     }
     [[nodiscard, gnu::cold]] status refuse(const char* call, const char* why) const noexcept {
         return status::failure(errc::unsupported, "%s: preset %s does not offer it: %s", call,
@@ -575,40 +595,72 @@ template <element E> class cache_calls {
         if (!mine.take(s.busy)) return busy(name, shard);
         if (status ended = core_->calls.sequence(name, seq); !ended) return ended; // meanwhile
         const std::uint32_t l = core_->layers.store_of(layer);
-        if (!core_->owns(seq.slot, shard)) return call(s, l);
-        const sequence_statistics before = s.counted();
-        status done = s.settle(seq.slot, l);
-        if (done.ok()) done = call(s, l);
-        s.note_call(seq.slot, before);
+        if (!core_->owns(seq.slot, shard)) return call(s, l, call_half::prepare);
+        s.begin_call();
+        status done = prepare(s, seq, l, call);
+        if (done.ok()) done = call(s, l, call_half::commit);
+        s.end_call(seq.slot);
         return done;
     }
-    /// The same call on every shard that has a part of the sequence and has not completed it already.
-    [[nodiscard, gnu::noinline]] status one_by_one(const char* name, sequence_id seq, std::size_t layer,
-                                                   const shard_call& call) noexcept {
+    [[nodiscard]] static status prepare(shard_base& s, sequence_id seq, std::uint32_t l,
+                                        const shard_call& call) noexcept {
+        if (status e = s.settle(seq.slot, l); !e) return e;
+        return call(s, l, call_half::prepare);
+    }
+    /// The same call on every shard that has a part of the sequence, all of them held meanwhile. If one cannot prepare it, no
+    /// shard commits it.
+    [[nodiscard, gnu::noinline]] status in_each(const char* name, sequence_id seq, std::size_t layer,
+                                                const shard_call& call) noexcept {
         if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
+        const held_sequence mine(*core_, name, seq);
+        if (!mine.held) return mine.held;
         const std::uint32_t l = core_->layers.store_of(layer);
-        std::uint32_t least = none, most = 0; // tokens of the shards
-        bool waiting = false;                 // a prompt's kept entries could not be moved in one of them
-        const status looked = in_all(name, seq, [&](shard_base& s) {
+        std::uint32_t have = none;
+        unsigned prepared = 0; // shards in front of this one are
+        status done;
+        for (; prepared < core_->calls.shards; ++prepared) {
+            if (!core_->owns(seq.slot, prepared)) continue;
+            shard_base& s = *core_->shards[prepared];
+            const std::uint32_t n = s.tokens(seq.slot, l);
+            s.begin_call();
+            if (have == none) have = n;
+            done = n == have ? prepare(s, seq, l, call) : apart(name, layer, have, prepared, n);
+            if (done.ok()) continue;
+            s.end_call(seq.slot);
+            break;
+        }
+        const bool commits = done.ok();
+        for (unsigned i = 0; i < prepared; ++i) {
+            if (!core_->owns(seq.slot, i)) continue;
+            shard_base& s = *core_->shards[i];
+            status e = call(s, l, commits ? call_half::commit : call_half::undo);
+            if (done.ok()) done = std::move(e);
+            s.end_call(seq.slot);
+        }
+        if (commits && !done) give_up_turn(seq, l);
+        return done;
+    }
+    /// A turn that some shards have and others not, or not all of it.
+    [[gnu::cold]] void give_up_turn(sequence_id seq, std::uint32_t l) noexcept {
+        std::uint32_t least = none, most = 0;
+        core_->for_each_owner(seq.slot, [&](shard_base& s) {
             const std::uint32_t n = s.tokens(seq.slot, l);
             least = std::min(least, n), most = std::max(most, n);
-            waiting = waiting || s.waits(seq.slot, l);
         });
-        if (!looked) return looked;
-        for (unsigned shard = 0; shard < core_->calls.shards; ++shard) {
-            if (!core_->owns(seq.slot, shard)) continue;
-            bool behind = false; // it still has to do what others may have done
-            {
-                shard_lock mine;
-                shard_base& s = *core_->shards[shard];
-                if (!mine.take(s.busy)) return busy(name, shard);
-                const std::uint32_t n = s.tokens(seq.slot, l);
-                behind = waiting ? n < most || s.waits(seq.slot, l) : n == least;
-            }
-            if (!behind) continue;
-            if (status e = in_one(name, seq, layer, shard, call); !e) return e;
-        }
-        return {};
+        if (least == most) return; // it only waits to be moved
+        core_->for_each_owner(seq.slot, [&](shard_base& s) { s.give_up_turn(seq.slot, l, least == 0); });
+    }
+    [[nodiscard, gnu::cold]] static status apart(const char* call, std::size_t layer, std::uint32_t first,
+                                                 unsigned shard, std::uint32_t tokens) noexcept {
+        return status::failure(errc::invalid_argument,
+                               "%s: the first shard has %u tokens of layer %zu and shard %u has %u; valid: a "
+                               "call with the shard that is behind, or rewind_to()",
+                               call, first, layer, shard, tokens);
+    }
+    [[nodiscard]] bool waits_anywhere(std::uint32_t slot, std::uint32_t l) noexcept {
+        bool any = false;
+        core_->for_each_owner(slot, [&](const shard_base& s) { any = any || s.waits(slot, l); });
+        return any;
     }
     /// Branches of the sequence, which all shards are held for, copy what they still have from it, and it what it is a branch
     /// of.

@@ -37,6 +37,7 @@ namespace kvtl { inline namespace v0 {
 struct no_stage {
     static constexpr std::uint32_t most_owners = none;
     static status check_last_queries(const layer_input&) noexcept { return {}; }
+    static void give_up_turn(std::uint32_t, std::uint32_t, bool) noexcept {}
     static void before_query(std::uint32_t, std::uint32_t) noexcept {}
     static status prefetch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
     static bool prefetch_for_batch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return true; }
@@ -49,7 +50,7 @@ struct no_stage {
     static std::uint32_t layers_seen(std::uint32_t) noexcept { return 0; }
     static std::uint32_t tokens(std::uint32_t, std::uint32_t) noexcept { return 0; }
     static std::size_t kept_entries(std::uint32_t, std::uint32_t) noexcept { return 0; }
-    static status attend_only(std::uint32_t, std::uint32_t, const layer_input&, std::uint32_t,
+    static status attend_only(call_half, std::uint32_t, std::uint32_t, const layer_input&, std::uint32_t,
                               const tensor_span&) noexcept {
         return {};
     }
@@ -79,45 +80,50 @@ template <class Types> class alignas(64) shard final : public shard_base {
     using retrieval = std::conditional_t<types::retrieves, retrieval_stage<types>, no_stage>;
     static constexpr bool hands_over = types::hands_over;
 
-    status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                   const tensor_span& out, bool last) noexcept override {
-        if (slides(layer)) return rows_.prefill(slot, layer, in, tokens, out, last);
+    status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                   std::uint32_t tokens, const tensor_span& out, bool last) noexcept override {
+        if (slides(layer)) return rows_.prefill(h, slot, layer, in, tokens, out, last);
         if constexpr (hands_over) {
             const std::uint32_t here = decoder().tokens(slot, layer);
             if (here == none) return {};
             if (here == 0) {
-                if (in.last_chunk)
-                    if (status s = retrieval_.check_last_queries(in); !s) return s;
+                if (h == call_half::undo) return {};
                 const bool repeated = retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer);
+                if (h == call_half::prepare && in.last_chunk)
+                    if (status s = retrieval_.check_last_queries(in); !s) return s;
                 if (!repeated)
-                    if (status s = retention_.prefill(slot, layer, in, tokens, out); !s) return s;
+                    if (status s = retention_.prefill(h, slot, layer, in, tokens, out); !s) return s;
                 if (!in.last_chunk) return repeated ? check_moved("prefill", slot, layer) : status{};
-                return move_settled(slot, layer, in, tokens, repeated);
+                return h == call_half::commit ? move_settled(slot, layer, in, tokens, repeated) : status{};
             }
         }
-        return decoder().prefill(slot, layer, in, tokens, out, last);
+        return decoder().prefill(h, slot, layer, in, tokens, out, last);
     }
-    status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                       const tensor_span& out) noexcept override {
+    status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                       std::uint32_t tokens, const tensor_span& out) noexcept override {
         static_cast<void>(slides(layer)); // it does not; its number
         if (out.empty()) return {};
         if (hands_over && decoder().tokens(slot, layer) == 0) {
             if (retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer))
                 if (status s = check_moved("prefill", slot, layer); !s) return s;
-            return retention_.attend_only(slot, layer, in, tokens, out);
+            return retention_.attend_only(h, slot, layer, in, tokens, out);
         }
-        return decoder().attend_only(slot, layer, in, tokens, out);
+        return decoder().attend_only(h, slot, layer, in, tokens, out);
     }
-    status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                  const tensor_span& out, bool stays) noexcept override {
-        if (slides(layer)) return rows_.attend(slot, layer, in, tokens, out, true);
+    status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                  std::uint32_t tokens, const tensor_span& out, bool stays) noexcept override {
+        if (slides(layer)) return rows_.attend(h, slot, layer, in, tokens, out, true);
         if (status s = check_moved("attend", slot, layer); !s) return s;
-        return decoder().attend(slot, layer, in, tokens, out, stays);
+        return decoder().attend(h, slot, layer, in, tokens, out, stays);
     }
-    status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept override {
-        if (slides(layer)) return rows_.append(slot, layer, in);
+    status append(call_half h, std::uint32_t slot, std::uint32_t layer,
+                  const layer_input& in) noexcept override {
+        if (slides(layer)) return rows_.append(h, slot, layer, in);
         if (status s = check_moved("append", slot, layer); !s) return s;
-        return decoder().append(slot, layer, in);
+        return decoder().append(h, slot, layer, in);
+    }
+    void give_up_turn(std::uint32_t slot, std::uint32_t layer, bool empty) noexcept override {
+        if (!slides(layer)) retrieval_.give_up_turn(slot, layer, empty);
     }
     void before_query(std::uint32_t slot, std::uint32_t layer) noexcept override {
         if (!slides(layer)) retrieval_.before_query(slot, layer);
@@ -144,13 +150,16 @@ template <class Types> class alignas(64) shard final : public shard_base {
     }
     /// Brings in what q selects and calls visit(kv head, keys, values) for every block to attend.
     template <class Visit>
-    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const tensor_view& q,
+    [[nodiscard]] status select(call_half h, std::uint32_t slot, std::uint32_t layer, const tensor_view& q,
                                 Visit&& visit) noexcept {
-        if (slides(layer)) return rows_.views(slot, layer, visit), status{};
+        const bool rows = slides(layer);
+        if (h == call_half::commit) {
+            if (rows) return rows_.views(slot, layer, visit), status{};
+            return decoder().views(slot, layer, visit), status{};
+        }
+        if (rows || h == call_half::undo) return {};
         if (status s = check_moved("select", slot, layer); !s) return s;
-        if (status s = retrieval_.select(slot, layer, q); !s) return s;
-        decoder().views(slot, layer, visit);
-        return {};
+        return retrieval_.select(slot, layer, q);
     }
 
     status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
@@ -191,12 +200,6 @@ template <class Types> class alignas(64) shard final : public shard_base {
         if (slides(layer)) return rows_.kept_entries(slot, layer);
         if (hands_over && retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
         return decoder().kept_entries(slot, layer);
-    }
-    [[nodiscard]] sequence_statistics counted() const noexcept override {
-        sequence_statistics s(rows_.counted());
-        s += sequence_statistics(retention_.counted());
-        s += sequence_statistics(retrieval_.counted());
-        return s;
     }
     /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
     /// shard's.
@@ -243,6 +246,12 @@ template <class Types> class alignas(64) shard final : public shard_base {
         return chains().copy_layer(from, to, layer);
     }
     [[nodiscard]] std::uint32_t most_owners() const noexcept override { return retrieval::most_owners; }
+    [[nodiscard]] sequence_statistics counted() const noexcept override {
+        sequence_statistics s(rows_.counted());
+        s += sequence_statistics(retention_.counted());
+        s += sequence_statistics(retrieval_.counted());
+        return s;
+    }
     status retry_own_writes(std::uint32_t slot) noexcept override { return retrieval_.retry_writes(slot); }
     void forget(std::uint32_t slot) noexcept override {
         rows_.end(slot);

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/call_half.hpp>
 #include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/core/save/branches.hpp>
 #include <kvtl/save/part_stream.hpp>
@@ -31,15 +32,20 @@ class shard_base {
     /// Set while a call is under way.
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
-    virtual status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    // What calls without a shard do in all shards or in none: each is called for one half, then for the other.
+    virtual status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                            std::uint32_t tokens, const tensor_span& out, bool last) noexcept = 0;
     /// The attention of prefill(), for a layer whose store a later layer completes (core/layer_map.hpp): nothing stays.
-    virtual status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    virtual status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                std::uint32_t tokens, const tensor_span& out) noexcept = 0;
     /// stays: the tokens are appended, too; else a later layer appends them.
-    virtual status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    virtual status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                           std::uint32_t tokens, const tensor_span& out, bool stays) noexcept = 0;
-    virtual status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept = 0;
+    virtual status append(call_half h, std::uint32_t slot, std::uint32_t layer,
+                          const layer_input& in) noexcept = 0;
+    /// Another shard could not commit a turn: the layer is empty again, or says from now on that the sequence has to be ended.
+    virtual void give_up_turn(std::uint32_t slot, std::uint32_t layer, bool empty) noexcept = 0;
+
     virtual void before_query(std::uint32_t slot, std::uint32_t layer) noexcept = 0;
     virtual status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept = 0;
     /// Reads what the layer's last step chose and is not in memory, as far as free frames go.
@@ -147,12 +153,9 @@ class shard_base {
         s.frame_bytes = frame_bytes(slot);
         return s;
     }
-    /// What all calls have been counted for so far.
-    [[nodiscard]] virtual sequence_statistics counted() const noexcept = 0;
-    /// A call of the sequence has ended, in front of which counted() was `before`.
-    void note_call(std::uint32_t slot, const sequence_statistics& before) noexcept {
-        calls_[division_.seat(slot)].add(counted(), before);
-    }
+    /// A call of a sequence begins, and ends.
+    void begin_call() noexcept { before_ = counted(); }
+    void end_call(std::uint32_t slot) noexcept { calls_[division_.seat(slot)].add(counted(), before_); }
 
     void init_sequences(const sequence_tables& all, const shard_division& division,
                         std::uint32_t layers) noexcept {
@@ -181,6 +184,8 @@ class shard_base {
     std::span<layer_place> places_; ///< per store (core/layer_map.hpp); empty where none slides
 
   private:
+    /// What all calls have been counted for so far.
+    [[nodiscard]] virtual sequence_statistics counted() const noexcept = 0;
     virtual status retry_own_writes(std::uint32_t slot) noexcept = 0;
     virtual void forget(std::uint32_t slot) noexcept = 0;
     virtual void begin_branch(std::uint32_t parent, std::uint32_t slot) noexcept = 0;
@@ -211,6 +216,7 @@ class shard_base {
     branch_table branches_;
     shard_division division_;
     std::span<sequence_statistics> calls_; ///< (sequences of this shard)
+    sequence_statistics before_;           ///< the call that is under way
     std::uint32_t layers_ = 0;             ///< stores
 };
 

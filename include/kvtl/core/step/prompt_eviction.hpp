@@ -49,16 +49,16 @@ template <class Types> class prompt_eviction {
     }
     /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores. tokens: those that
     /// stay, none in a replay.
-    [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                   std::uint32_t before, std::uint32_t tokens,
+    [[nodiscard]] status add_chunk(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                   const layer_input& in, std::uint32_t before, std::uint32_t tokens,
                                    const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
         constexpr bool windowed = score::source == score_source::window;
         const std::uint32_t queries = windowed ? book_->query_blocks(std::min(total, book_->plan.window)) : 0;
         const auto want = static_cast<std::uint32_t>(lanes.size()) * (blocks_for(total) + queries);
-        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
-            return s;
+        if (h == call_half::prepare)
+            return book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk);
         score_arrivals(slot, layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
@@ -82,7 +82,7 @@ template <class Types> class prompt_eviction {
     /// Scores the prompt at its last chunk. Every lane keeps what its budget allows for now. before: tokens of earlier chunks.
     /// A score that evicts after each chunk comes here with every chunk. Then `before` counts the rows that are left of earlier
     /// ones, and `tokens` the chunk's tokens that stay.
-    [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status complete(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                   std::uint32_t before, std::uint32_t tokens,
                                   const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
@@ -95,8 +95,8 @@ template <class Types> class prompt_eviction {
             std::min(n, book_->budget.provisional(layer, Types::evicts_by_chunk ? none : n));
         const std::uint32_t want =
             count * (blocks_for(sinks + window + allowed) + (Types::demotes ? 2U : 0U));
-        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
-            return s;
+        if (h == call_half::prepare)
+            return book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk);
 
         if constexpr (score::reads_values) sum_values(lanes, layer, in, before, tokens);
         score_arrivals(slot, layer, in, before, tokens, count);

@@ -58,33 +58,36 @@ template <class Types> class retention_stage {
     /// Hands the score what was fitted offline. The view's memory outlives the stage.
     [[gnu::cold]] void bind(const calibration_view& calibration) noexcept { book_.score.bind(calibration); }
 
-    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    /// A call is prepared when the rows that it may need are there.
+    [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool = true) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
-        if (lanes.empty()) return {};
+        if (lanes.empty() || h == call_half::undo) return {};
         if constexpr (!Types::hands_over)
-            if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
+            if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(h, slot, layer, in, tokens, out);
         const std::uint32_t before = lanes[0].tokens;
-        if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
+        if (h == call_half::prepare)
+            if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
         if constexpr (Types::evicts_by_chunk)
-            return prompt_.complete(slot, layer, in, lanes[0].rows.rows, tokens - in.passing, out);
+            return prompt_.complete(h, slot, layer, in, lanes[0].rows.rows, tokens - in.passing, out);
         else if constexpr (score::evicts_in_prompt)
-            return stream(slot, layer, in, tokens, out);
+            return stream(h, slot, layer, in, tokens, out);
         const std::uint32_t stay = Types::replays ? tokens - in.passing : tokens;
-        if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, stay, out);
-        return prompt_.complete(slot, layer, in, before, stay, out);
+        if (!in.last_chunk) return prompt_.add_chunk(h, slot, layer, in, before, stay, out);
+        return prompt_.complete(h, slot, layer, in, before, stay, out);
     }
 
     /// The attention of prefill(). Nothing stays.
-    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+    [[nodiscard]] status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                     const layer_input& in, std::uint32_t tokens,
+                                     const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
-        if (lanes.empty()) return {};
+        if (lanes.empty() || h == call_half::undo) return {};
         layer_input turn = in;
         turn.lse = {}; // of attend() alone
         if (lanes[0].tokens > 0 && !lanes[0].prompt_open)
-            return attend_passing("prefill", slot, layer, turn, tokens, out);
-        if (status s = check_length(lanes, tokens); !s) return s;
+            return attend_passing(h, "prefill", slot, layer, turn, tokens, out);
+        if (h == call_half::prepare) return check_length(lanes, tokens);
         prompt_.attend_chunk(slot, layer, in, tokens, out);
         return {};
     }
@@ -106,32 +109,29 @@ template <class Types> class retention_stage {
         return {};
     }
 
-    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
-        if (book_.lanes_of(slot, layer).empty()) return {};
-        if (status s = ready("attend", slot, layer); !s) return s;
+        if (book_.lanes_of(slot, layer).empty() || h == call_half::undo) return {};
+        if (h == call_half::prepare)
+            if (status s = ready("attend", slot, layer); !s) return s;
         if (!stays) {
-            if (status s = attend_passing("attend", slot, layer, in, tokens, out); !s) return s;
-            book_.stats.steps += tokens;
+            if (status s = attend_passing(h, "attend", slot, layer, in, tokens, out); !s) return s;
+            if (h == call_half::commit) book_.stats.steps += tokens;
             return {};
         }
-        if (status s = check_arrivals("attend", in, tokens); !s) return s;
-        if (status s =
-                book_.reserve(slot, book_.growth(slot, layer, tokens), "attend", book::rows_for::decode);
-            !s)
-            return s;
+        if (h == call_half::prepare) return check_step("attend", slot, layer, in, tokens);
         for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, in, t, out);
         book_.stats.steps += tokens;
         return {};
     }
 
-    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
-        if (book_.lanes_of(slot, layer).empty()) return {};
-        if (status s = ready("append", slot, layer); !s) return s;
-        if (status s = check_arrivals("append", in, 1); !s) return s;
-        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "append", book::rows_for::decode);
-            !s)
-            return s;
+    [[nodiscard]] status append(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                const layer_input& in) noexcept {
+        if (book_.lanes_of(slot, layer).empty() || h == call_half::undo) return {};
+        if (h == call_half::prepare) {
+            if (status s = ready("append", slot, layer); !s) return s;
+            return check_step("append", slot, layer, in, 1);
+        }
         decode_.step(slot, layer, in, 0, {});
         return {};
     }
@@ -393,23 +393,25 @@ template <class Types> class retention_stage {
                                held + tokens, book_.plan.prefill_tokens);
     }
     /// T further tokens attend what is held and each other, one after the other. Nothing stays, and nothing is evicted.
-    [[nodiscard]] status attend_passing(const char* call, std::uint32_t slot, std::uint32_t layer,
-                                        const layer_input& in, std::uint32_t tokens,
+    [[nodiscard]] status attend_passing(call_half h, const char* call, std::uint32_t slot,
+                                        std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
                                         const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
-        std::uint32_t most = 0, more = 0;
-        for (const kept_lane& lane : lanes) {
-            most = std::max(most, book::entries(lane));
-            const std::uint32_t blocks = blocks_for(std::size_t{lane.rows.rows} + tokens);
-            more += blocks - std::min(blocks, lane.rows.blocks);
+        if (h == call_half::prepare) {
+            std::uint32_t most = 0, more = 0;
+            for (const kept_lane& lane : lanes) {
+                most = std::max(most, book::entries(lane));
+                const std::uint32_t blocks = blocks_for(std::size_t{lane.rows.rows} + tokens);
+                more += blocks - std::min(blocks, lane.rows.blocks);
+            }
+            if (most + std::uint64_t{tokens} > book_.plan.most_rows)
+                return status::failure(
+                    errc::out_of_range,
+                    "%s: k has %u tokens, in a layer that shares its cache; valid: 1 to %u beside "
+                    "the %u entries that are held",
+                    call, tokens, book_.plan.most_rows - most, most);
+            return book_.reserve(slot, more, call, book::rows_for::decode);
         }
-        if (most + std::uint64_t{tokens} > book_.plan.most_rows)
-            return status::failure(
-                errc::out_of_range,
-                "%s: k has %u tokens, in a layer that shares its cache; valid: 1 to %u beside "
-                "the %u entries that are held",
-                call, tokens, book_.plan.most_rows - most, most);
-        if (status s = book_.reserve(slot, more, call, book::rows_for::decode); !s) return s;
         for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, in, t, out, false);
         const std::uint32_t had = book::count_blocks(lanes);
         for (kept_lane& lane : lanes) {
@@ -477,17 +479,21 @@ template <class Types> class retention_stage {
                                    in.external.size(), tokens * book_.plan.kv_heads);
         return book_.score.check_arrival(in, tokens);
     }
+    /// Tokens that take the way of decode have what they bring with them, and the rows that they need are there.
+    [[nodiscard]] status check_step(const char* call, std::uint32_t slot, std::uint32_t layer,
+                                    const layer_input& in, std::uint32_t tokens) const noexcept {
+        if (status s = check_arrivals(call, in, tokens); !s) return s;
+        return book_.reserve(slot, book_.growth(slot, layer, tokens), call, book::rows_for::decode);
+    }
     /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
     /// output is that of the whole chunk.
-    [[nodiscard]] status stream(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status stream(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         for (kept_lane& lane : lanes)
             lane.limit = book_.plan.sinks + book_.plan.window + book_.budget.provisional(layer, none);
-        if (status s =
-                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
-            !s)
-            return s;
+        if (h == call_half::prepare)
+            return book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
         prompt_.attend_chunk(slot, layer, in, tokens, out);
         layer_input steps = in;
         steps.lse = {}; // of attend() alone
@@ -500,20 +506,19 @@ template <class Types> class retention_stage {
         return {};
     }
 
-    [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status turn(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                               std::uint32_t tokens, const tensor_span& out) noexcept {
-        if (status s = ready("prefill", slot, layer); !s) return s;
-        if (in.passing != 0)
-            return status::failure(errc::invalid_argument,
-                                   "prefill: passing is %u; valid: 0 behind a prompt that is complete",
-                                   in.passing);
-        if (status s = check_arrivals("prefill", in, tokens); !s) return s;
-        if (reads_mass && in.q.empty())
-            return status::failure(errc::invalid_argument, "prefill: q is empty; valid: the turn's queries");
-        if (status s =
-                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
-            !s)
-            return s;
+        if (h == call_half::prepare) {
+            if (status s = ready("prefill", slot, layer); !s) return s;
+            if (in.passing != 0)
+                return status::failure(errc::invalid_argument,
+                                       "prefill: passing is %u; valid: 0 behind a prompt that is complete",
+                                       in.passing);
+            if (reads_mass && in.q.empty())
+                return status::failure(errc::invalid_argument,
+                                       "prefill: q is empty; valid: the turn's queries");
+            return check_step("prefill", slot, layer, in, tokens);
+        }
         layer_input turn_input = in;
         turn_input.lse = {}; // of attend() alone
         for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, turn_input, t, out);

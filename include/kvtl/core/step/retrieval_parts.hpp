@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/call_half.hpp>
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/shard_memory.hpp>
 #include <kvtl/core/step/read_ahead.hpp>
@@ -325,6 +326,12 @@ template <class Types> struct retrieval_parts {
         else
             return false;
     }
+    /// A turn could not be taken as a whole. If it was the first, its lanes are empty again; else they differ, and attention over
+    /// what came before cannot be had again: they say so from here on.
+    void give_up_turn(std::span<const lane_ref> lanes, bool empty) noexcept {
+        if (empty) return forget(lanes);
+        for (const lane_ref& ref : lanes) store.at(ref.id).state().cut_short = true;
+    }
     /// A prompt that could not be taken leaves empty lanes.
     void forget(std::span<const lane_ref> lanes) noexcept {
         store.settle_all_writes(store.write_pool(lanes[0].id));
@@ -342,6 +349,13 @@ template <class Types> struct retrieval_parts {
                 step.choice().room_of(0));
     }
 
+    /// A call that is taken back counts for nothing, but for the time that it took and what had been read in vain.
+    void restore(const statistics& then) noexcept {
+        const phase_times taken = stats.phase_ns;
+        const std::uint64_t wasted = stats.wasted_bytes;
+        stats = then;
+        stats.phase_ns = taken, stats.wasted_bytes = wasted;
+    }
     void note_storage() noexcept {
         stats.storage_bytes = std::max<std::uint64_t>(stats.storage_bytes, std::uint64_t{layout.used()} *
                                                                                store.format().page_bytes);
@@ -372,6 +386,7 @@ template <class Types> struct retrieval_parts {
     runner step;
     read_ahead<types> ahead;
     statistics stats;
+    statistics before; ///< `stats` in front of the call that is under way
 };
 
 }} // namespace kvtl::v0

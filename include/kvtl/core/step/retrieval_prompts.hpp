@@ -20,45 +20,52 @@ template <class Types> class retrieval_prompts {
 
     explicit retrieval_prompts(retrieval_parts<types>& parts) noexcept : r_(parts) {}
 
-    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
-        if (r_.io.gave_up()) return r_.io.no_answer();
-        r_.begin_call();
-        r_.ahead.release_all();
+        if (h == call_half::prepare) {
+            if (r_.io.gave_up()) return r_.io.no_answer();
+            r_.begin_call();
+            r_.ahead.release_all();
+        }
+        const lane_state before = r_.store.at(lanes[0].id).state();
+        status done;
         if constexpr (types::sequential) {
-            const lane_state before = r_.store.at(lanes[0].id).state();
-            if (status s = r_.check_last_queries(in, before.tokens == 0, last); !s) return s;
-            const bool in_prompt = before.tokens == 0 || before.prompt_open;
-            const status done = prefill_groups(lanes, in, tokens, out);
-            if (done.ok()) note_chunk(lanes, in_prompt && !last);
-            if (done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
-            return done;
-        } else {
-            const lane first = r_.store.at(lanes[0].id);
-            if (first.state().tokens > 0) {
+            if (h == call_half::prepare)
+                if (status s = r_.check_last_queries(in, before.tokens == 0, last); !s) return s;
+            done = prefill_groups(h, lanes, in, tokens, out);
+            if (h == call_half::commit && done.ok())
+                note_chunk(lanes, (before.tokens == 0 || before.prompt_open) && !last);
+        } else if (before.tokens > 0) {
+            if (h == call_half::prepare) {
                 if (status s = r_.bring(slot, layer); !s) return s;
                 r_.announce_next(slot, layer);
-                return prefill_turn(lanes, in, tokens, out);
             }
-            if (last)
-                if (status s = r_.check_last_queries(in); !s) return s;
-            if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
-            const status done = prefill_prompt(lanes, in, tokens, out, last);
-            if (done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
-            return done;
+            return prefill_turn(h, lanes, in, tokens, out);
+        } else {
+            if (h == call_half::prepare) {
+                if (last)
+                    if (status s = r_.check_last_queries(in); !s) return s;
+                if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
+            }
+            done = prefill_prompt(h, lanes, in, tokens, out, last);
         }
+        if (h == call_half::commit && done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
+        return done;
     }
 
     /// The attention of prefill(). Nothing stays.
-    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+    [[nodiscard]] status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                     const layer_input& in, std::uint32_t tokens,
+                                     const tensor_span& out) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
-        if (lanes.empty()) return {};
+        if (lanes.empty() || h == call_half::commit) return {};
+        if (h == call_half::undo) return r_.restore(r_.before), status{};
         if (r_.io.gave_up()) return r_.io.no_answer();
         r_.begin_call();
         r_.ahead.release_all();
+        r_.before = r_.stats;
         const lane_state& s = r_.store.at(lanes[0].id).state();
         if (types::sequential || s.tokens > 0) {
             if (status e = r_.check_complete(lanes); !e) return e;
@@ -108,11 +115,21 @@ template <class Types> class retrieval_prompts {
     void note_chunk(std::span<const lane_ref> lanes, bool open) noexcept {
         for (const lane_ref& ref : lanes) r_.store.at(ref.id).state().prompt_open = open;
     }
-    status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                          const tensor_span& out, bool last) noexcept {
+    status prefill_prompt(call_half h, std::span<const lane_ref> lanes, const layer_input& in,
+                          std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
+        const std::uint32_t before = r_.store.at(lanes[0].id).state().staged, total = before + tokens;
+        if (h == call_half::undo) return forget_prompt(lanes, before, last ? lanes.size() : 0), status{};
+        if (h == call_half::commit) {
+            for (const lane_ref& ref : lanes) {
+                if (last)
+                    r_.prompt.commit(r_.store.at(ref.id), total);
+                else
+                    r_.store.at(ref.id).state().staged = total;
+            }
+            return {};
+        }
         pool& frames = r_.pool_for(lanes);
         if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
-        const std::uint32_t before = r_.store.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = r_.prompt.begin(frames, total); !s) return s;
         if (last) r_.store.make_room_for_prompt(lanes[0].id, r_.cluster.max_units(total));
         status done;
@@ -127,44 +144,39 @@ template <class Types> class retrieval_prompts {
             ++organised;
             r_.note_storage();
         }
-        if (!done) { // as it was before: earlier chunks are still staged
-            if (last)
-                for (std::uint32_t i = 0; i < organised; ++i)
-                    r_.prompt.forget_units(r_.store.at(lanes[i].id));
-            for (const lane_ref& ref : lanes) r_.prompt.forget_staged(r_.store.at(ref.id), before);
-            return done;
-        }
-        for (const lane_ref& ref : lanes) {
-            if (last)
-                r_.prompt.commit(r_.store.at(ref.id), total);
-            else
-                r_.store.at(ref.id).state().staged = total;
-        }
-        return {};
+        if (!done) forget_prompt(lanes, before, last ? organised : 0);
+        return done;
+    }
+    /// Lanes are as they were before a chunk: earlier ones are still staged.
+    void forget_prompt(std::span<const lane_ref> lanes, std::uint32_t staged,
+                       std::size_t organised) noexcept {
+        for (const lane_ref& ref : lanes.first(organised)) r_.prompt.forget_units(r_.store.at(ref.id));
+        for (const lane_ref& ref : lanes) r_.prompt.forget_staged(r_.store.at(ref.id), staged);
     }
 
     status attend_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                        const tensor_span& out) noexcept {
-        const statistics before = r_.stats;
         for (const lane_ref& ref : lanes)
             if (status s = r_.step.attend_turn(ref, in, tokens, out); !s) {
-                r_.stats = before;
+                r_.restore(r_.before);
                 return s;
             }
         return {};
     }
-    status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                        const tensor_span& out) noexcept {
-        if (status s = r_.accept(lanes, tokens); !s) return s;
-        if (!out.empty())
-            if (status s = attend_turn(lanes, in, tokens, out); !s) return s;
-        for (const lane_ref& ref : lanes) {
-            status s = append_turn(ref, in, tokens);
-            if (s.ok()) continue;
-            // Lanes differ now, and attention over what came before cannot be had again: say so from here on.
-            for (const lane_ref& other : lanes) r_.store.at(other.id).state().cut_short = true;
-            return s;
+    status prefill_turn(call_half h, std::span<const lane_ref> lanes, const layer_input& in,
+                        std::uint32_t tokens, const tensor_span& out) noexcept {
+        if (h == call_half::undo) return r_.restore(r_.before), status{};
+        if (h == call_half::prepare) {
+            if (status s = r_.accept(lanes, tokens); !s) return s;
+            r_.before = r_.stats;
+            return out.empty() ? status{} : attend_turn(lanes, in, tokens, out);
         }
+        const bool first = r_.store.at(lanes[0].id).state().tokens == 0;
+        for (const lane_ref& ref : lanes)
+            if (status s = append_turn(ref, in, tokens); !s) {
+                r_.give_up_turn(lanes, first);
+                return s;
+            }
         r_.note_storage();
         return {};
     }
@@ -249,15 +261,15 @@ template <class Types> class retrieval_prompts {
         return {};
     }
 
-    /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves an empty sequence.
-    status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                          const tensor_span& out) noexcept {
+    /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves empty lanes.
+    status prefill_groups(call_half h, std::span<const lane_ref> lanes, const layer_input& in,
+                          std::uint32_t tokens, const tensor_span& out) noexcept {
         const bool first = r_.store.at(lanes[0].id).state().tokens == 0;
-        if (first && types::fits_first_rows)
+        if (h == call_half::prepare && first && types::fits_first_rows)
             if (status s = in.k.visit([&](const auto* k) { return fit_lanes(lanes, in, k, tokens); }); !s)
                 return s;
-        status done = prefill_turn(lanes, in, tokens, out);
-        if (!done.ok() && first) r_.forget(lanes);
+        status done = prefill_turn(h, lanes, in, tokens, out);
+        if (first && h != call_half::commit && (h == call_half::undo || !done)) r_.forget(lanes);
         return done;
     }
 

@@ -37,13 +37,14 @@ template <class Types> class retrieval_stage {
     [[nodiscard]] static status check_last_queries(const layer_input& in) noexcept {
         return retrieval_parts<types>::check_last_queries(in);
     }
-    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
-        return prompts_.prefill(slot, layer, in, tokens, out, last);
+        return prompts_.prefill(h, slot, layer, in, tokens, out, last);
     }
-    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                     std::uint32_t tokens, const tensor_span& out) noexcept {
-        return prompts_.attend_only(slot, layer, in, tokens, out);
+    [[nodiscard]] status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                     const layer_input& in, std::uint32_t tokens,
+                                     const tensor_span& out) noexcept {
+        return prompts_.attend_only(h, slot, layer, in, tokens, out);
     }
     template <class Kept>
     [[nodiscard]] status take_over(std::uint32_t slot, std::uint32_t layer, Kept& kept, const layer_input& in,
@@ -63,13 +64,21 @@ template <class Types> class retrieval_stage {
                                    call, s.tokens);
         return r_.check_complete(lanes);
     }
-    /// stays: else the tokens are given back, but for entries that left the window for them.
-    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    /// stays: else the tokens are given back, but for entries that left the window for them, as those of a draft that fails are.
+    [[nodiscard]] status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if constexpr (step_choice<types>::by_name)
-            if (status s = check_names(slot, layer, in.chosen, tokens); !s) return s;
+            if (h == call_half::prepare)
+                if (status s = check_names(slot, layer, in.chosen, tokens); !s) return s;
         const auto lanes = r_.lanes_of(slot, layer);
-        if (tokens == 1 || lanes.empty()) return step(slot, layer, in, out, stays);
+        if (lanes.empty()) return {};
+        if (h == call_half::undo) return give_back(slot, layer, tokens - 1), status{};
+        if (h == call_half::commit) {
+            commit_step(slot, layer, lanes, stays);
+            if (!stays) rewind(slot, layer, tokens - 1); // within the window, which was as long as the draft
+            return {};
+        }
+        if (tokens == 1) return prepare_step(slot, layer, in, out, stays, r_.before);
         if (tokens > r_.plan.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
                                    "attend: k has %u tokens; valid: 1 to window_tokens = %u", tokens,
@@ -80,29 +89,23 @@ template <class Types> class retrieval_stage {
                 "attend: k has %u tokens, in a layer that shares its cache; valid: 1 until "
                 "the sequence has sink_tokens = %u",
                 tokens, r_.plan.sizes.sinks);
-        const statistics before = r_.stats;
+        r_.before = r_.stats;
+        statistics before;
         const std::size_t row = out.size() / tokens;
-        for (std::uint32_t t = 0; t < tokens; ++t) {
-            status done =
-                step(slot, layer, in.rows(t, 1, tokens), out.subspan(t * row, row), stays || t + 1 < tokens);
-            if (done.ok()) continue;
-            if (check_rewind(slot, layer, t).ok())
-                rewind(slot, layer, t);
-            else // before the window there is nothing to read, so that this cannot be
-                for (const lane_ref& ref : r_.lanes_of(slot, layer))
-                    r_.store.at(ref.id).state().cut_short = true;
-            restore(before);
-            return done;
+        for (std::uint32_t t = 0;; ++t) {
+            const bool last = t + 1 == tokens;
+            status done = prepare_step(slot, layer, in.rows(t, 1, tokens), out.subspan(t * row, row),
+                                       stays || !last, before);
+            if (!done) return give_back(slot, layer, t), done;
+            if (last) return {};
+            commit_step(slot, layer, r_.lanes_of(slot, layer), true);
         }
-        if (!stays) rewind(slot, layer, tokens - 1); // within the window, which was as long as the draft
-        return {};
     }
 
-    /// stays: the token is counted; else the lanes are as they were.
-    [[nodiscard]] status step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                              const tensor_span& out, bool stays) noexcept {
+    /// All of a step that can fail. `before` becomes what has been counted in front of it.
+    [[nodiscard]] status prepare_step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                      const tensor_span& out, bool stays, statistics& before) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
-        if (lanes.empty()) return {};
         const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
         r_.begin_call();
         // Entries that found no place last time are placed now, which must not meet units whose reads are in
@@ -111,7 +114,7 @@ template <class Types> class retrieval_stage {
         if (status s = r_.bring(slot, layer); !s) return s;
         timed.enter(&phase_times::maintain);
         if (status s = r_.accept(lanes, 1); !s) return s;
-        const statistics before = r_.stats;
+        before = r_.stats;
         timed.enter(&phase_times::append);
         for (const lane_ref& ref : lanes) r_.step.encode_arrival(ref, r_.step.rows_of(ref, in)(0));
         prefetch_slot* a = r_.ahead.find(slot, layer);
@@ -136,36 +139,42 @@ template <class Types> class retrieval_stage {
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             r_.ahead.release_all();
             const choice_counts choosing = r_.stats.choosing; // what was chosen still holds
-            restore(before);
+            r_.restore(before);
             r_.stats.choosing = choosing;
             done = r_.step.attend(lanes, q, in, out, none, [] {});
         }
-        if (!done) {
-            restore(before);
-            return done;
-        }
+        if (!done) r_.restore(before);
+        return done;
+    }
+    /// stays: the token is counted; else the lanes are as they were.
+    void commit_step(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
+                     bool stays) noexcept {
         ++r_.stats.steps;
-        if (!stays) return r_.step.choice().remember(lanes), status{}; // which another layer may follow
+        if (!stays) return r_.step.choice().remember(lanes); // which another layer may follow
+        const phase_clock::span timed(r_.clock(), &phase_times::append);
         r_.bars.note_step(slot, layer, r_.step.facts(lanes));
         r_.arenas.note_call(slot, layer);
         tick(lanes, layer);
         r_.step.commit(lanes, r_.plan.buffer_limit);
         r_.note_storage();
-        return {};
     }
 
-    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+    [[nodiscard]] status append(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                const layer_input& in) noexcept {
         const auto lanes = r_.lanes_of(slot, layer);
-        if (lanes.empty()) return {};
+        if (lanes.empty() || h == call_half::undo) return {};
         const phase_clock::span timed(r_.clock(), &phase_times::fetch_wait);
-        r_.begin_call();
-        if (r_.window_overflows(lanes)) r_.ahead.release_all(); // as in step()
-        // What a select() behind this will choose may be among it, and stays where anything does.
-        r_.ahead.release(r_.ahead.find(slot, layer), lanes,
-                         types::keeps_nothing ? runner::fate::dropped : runner::fate::shown);
-        if (status s = r_.bring(slot, layer); !s) return s;
+        if (h == call_half::prepare) {
+            r_.begin_call();
+            if (r_.window_overflows(lanes)) r_.ahead.release_all(); // as in prepare_step()
+            // What a select() behind this will choose may be among it, and stays where anything does.
+            r_.ahead.release(r_.ahead.find(slot, layer), lanes,
+                             types::keeps_nothing ? runner::fate::dropped : runner::fate::shown);
+            if (status s = r_.bring(slot, layer); !s) return s;
+            timed.enter(&phase_times::maintain);
+            return r_.accept(lanes, 1);
+        }
         timed.enter(&phase_times::maintain);
-        if (status s = r_.accept(lanes, 1); !s) return s;
         tick(lanes, layer);
         for (const lane_ref& ref : lanes)
             if (status s = r_.step.append_turn(ref, 1, r_.plan.buffer_limit, r_.step.rows_of(ref, in)); !s)
@@ -309,6 +318,9 @@ template <class Types> class retrieval_stage {
                     });
             }
         }
+    }
+    void give_up_turn(std::uint32_t slot, std::uint32_t layer, bool empty) noexcept {
+        if (const auto lanes = r_.lanes_of(slot, layer); !lanes.empty()) r_.give_up_turn(lanes, empty);
     }
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
                                       const rewind_argument& asked = {}) noexcept {
@@ -655,12 +667,13 @@ template <class Types> class retrieval_stage {
         return s;
     }
 
-    /// A call that failed counts for nothing, but for the time that it took and what had been read in vain.
-    void restore(const statistics& before) noexcept {
-        const phase_times taken = r_.stats.phase_ns;
-        const std::uint64_t wasted = r_.stats.wasted_bytes;
-        r_.stats = before;
-        r_.stats.phase_ns = taken, r_.stats.wasted_bytes = wasted;
+    /// Takes back the first `taken` tokens of a draft that failed, and what it has counted.
+    void give_back(std::uint32_t slot, std::uint32_t layer, std::uint32_t taken) noexcept {
+        if (check_rewind(slot, layer, taken).ok())
+            rewind(slot, layer, taken);
+        else // before the window there is nothing to read, so that this cannot be
+            give_up_turn(slot, layer, false);
+        r_.restore(r_.before);
     }
 
     /// A step begins, for the replacement policy of the pool.

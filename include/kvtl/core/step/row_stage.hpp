@@ -15,6 +15,7 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/call_half.hpp>
 #include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/step/phase_clock.hpp>
@@ -120,19 +121,22 @@ template <element E, class Codec> class row_stage {
         return {};
     }
 
-    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         const row_layer& r = x_.layers[layer];
-        if (status s = check_input(r, in, tokens); !s) return s;
+        if (h == call_half::undo) return give_room_back(slot, layer), status{};
         // Queries see what leaves for them as it was, so they come first; where all are rows these are attended in place.
         const auto in_place = [&](const row_lane& l) {
             return r.slides() || (l->records.rows == 0 && r.leaving(l.held(), tokens) == 0);
         };
-        if (!out.empty())
-            for_each_lane(slot, layer, [&](row_lane& l) {
-                if (!in_place(l)) attend_chunk(l, in, tokens, out);
-            });
-        if (status s = make_room("prefill", slot, layer, in, tokens); !s) return s;
+        if (h == call_half::prepare) {
+            if (status s = check_input(r, in, tokens); !s) return s;
+            if (!out.empty())
+                for_each_lane(slot, layer, [&](row_lane& l) {
+                    if (!in_place(l)) attend_chunk(l, in, tokens, out);
+                });
+            return make_room("prefill", slot, layer, in, tokens);
+        }
         for_each_lane(slot, layer, [&](row_lane& l) {
             const bool attends = in_place(l) && !out.empty();
             l->prompt_open =
@@ -150,8 +154,10 @@ template <element E, class Codec> class row_stage {
     }
 
     /// The attention of prefill(), in a layer that does not slide. Nothing stays.
-    [[nodiscard]] status attend_only(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                     std::uint32_t tokens, const tensor_span& out) noexcept {
+    [[nodiscard]] status attend_only(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                     const layer_input& in, std::uint32_t tokens,
+                                     const tensor_span& out) noexcept {
+        if (h != call_half::prepare) return {};
         for_each_lane(slot, layer, [&](row_lane& l) {
             if (l->records.rows > 0 || x_.layers[layer].leaving(l.held(), tokens) > 0)
                 return attend_chunk(l, in, tokens, out);
@@ -176,19 +182,32 @@ template <element E, class Codec> class row_stage {
         return open;
     }
 
-    /// T decoded tokens, one after the other. When one fails, those before it are given back; all are unless they stay. What
-    /// has become a record for their sake remains one.
-    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+    /// T decoded tokens, one after the other; the last one is committed, with those of a layer that slides, where nothing fails.
+    /// When one fails, those before it are given back; all are unless they stay. What has become a record for the sake of
+    /// tokens before the last remains one.
+    [[nodiscard]] status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if (!plan_.division.owns(slot, shard_)) return {};
-        if (status s = check_input(x_.layers[layer], in, tokens); !s) return s;
-        const std::uint64_t before = stats_.chosen_bytes;
-        for (std::uint32_t t = 0; t < tokens; ++t) {
+        const bool slides = x_.layers[layer].slides();
+        const auto give_back = [&](std::uint32_t taken) {
+            rewind(slot, layer, taken);
+            stats_.chosen_bytes = stats_.resident_chosen_bytes = chosen_before_;
+        };
+        if (h == call_half::undo) {
+            give_room_back(slot, layer);
+            if (!slides) give_back(tokens - 1);
+            return {};
+        }
+        if (h == call_half::prepare) {
+            if (status s = check_input(x_.layers[layer], in, tokens); !s) return s;
+            chosen_before_ = stats_.chosen_bytes;
+            if (slides) return {};
+        }
+        for (std::uint32_t t = h == call_half::commit && !slides ? tokens - 1 : 0; t < tokens; ++t) {
             const layer_input one = in.rows(t, 1, tokens);
-            if (status s = make_room("attend", slot, layer, one, 1); !s) {
-                rewind(slot, layer, t);
-                stats_.chosen_bytes = stats_.resident_chosen_bytes = before;
-                return s;
+            if (h == call_half::prepare) {
+                if (status s = make_room("attend", slot, layer, one, 1); !s) return give_back(t), s;
+                if (t + 1 == tokens) return {};
             }
             const phase_clock::span timed(&clock_, &phase_times::append);
             for_each_lane(slot, layer, [&](row_lane& l) {
@@ -203,9 +222,13 @@ template <element E, class Codec> class row_stage {
         return {};
     }
 
-    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
-        if (status s = check_input(x_.layers[layer], in, 1); !s) return s;
-        if (status s = make_room("append", slot, layer, in, 1); !s) return s;
+    [[nodiscard]] status append(call_half h, std::uint32_t slot, std::uint32_t layer,
+                                const layer_input& in) noexcept {
+        if (h == call_half::undo) return give_room_back(slot, layer), status{};
+        if (h == call_half::prepare) {
+            if (status s = check_input(x_.layers[layer], in, 1); !s) return s;
+            return make_room("append", slot, layer, in, 1);
+        }
         for_each_lane(slot, layer, [&](row_lane& l) { take(l, in, 0, 1); });
         return {};
     }
@@ -510,6 +533,11 @@ template <element E, class Codec> class row_stage {
         });
         return no_block(call);
     }
+    /// Undoes the last make_room().
+    void give_room_back(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (x_.layers[layer].slides()) return;
+        for_each_lane(slot, layer, [&](row_lane& l) { pool_.cut(l->records, x_.before[l.index]); });
+    }
     [[nodiscard]] bool push(const row_lane& l, const E* k, const E* v, std::uint32_t position) noexcept {
         const std::uint32_t most = pool_.format().record.key;
         std::byte* const record = x_.record.data();
@@ -707,6 +735,7 @@ template <element E, class Codec> class row_stage {
     Codec codec_{};
     record_pool pool_;
     statistics stats_;
+    std::uint64_t chosen_before_ = 0; ///< the attend() that is under way
     phase_clock clock_;
 };
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/call_half.hpp>
 #include <kvtl/core/plan/retention_plan.hpp>
 #include <kvtl/core/step/phase_clock.hpp>
 #include <kvtl/core/step/row_attention.hpp>

@@ -1,0 +1,253 @@
+// A call without a shard happens in all shards or in none: whichever read or write of it fails, in whichever of two shards, the
+// sequence is as it was, and the same call made again gives the bits of a run in which nothing ever failed.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/quest.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
+
+#include <optional>
+
+namespace manager_call_halves_test {
+
+using namespace kvtl_test;
+
+namespace {
+
+template <class Preset> using failing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
+using clusters = kvtl::kv_manager<failing<kvtl::presets::dynakv>>;
+using groups = kvtl::kv_manager<failing<kvtl::presets::quest>>;
+
+constexpr kvtl::shape small{2, 4, 2, 64};
+constexpr std::size_t max_tokens = 320;
+
+template <class Cache> typename Cache::config two_shards() {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = 96;
+    c.window_tokens = 8;
+    c.shards = 2;
+    if constexpr (requires { c.clusterer.tokens_per_cluster; }) {
+        c.clusterer.tokens_per_cluster = 8;
+        c.clusterer.min_entries_to_cluster = 64;
+        c.clusterer.pending_entries = 6;
+    }
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    // Who is resident is not part of "as it was": clusters grow by it, so that all is cold in little memory.
+    c.memory_bytes = least_memory<Cache>(c);
+    return c;
+}
+
+enum class kind { chunk, last_chunk, turn, attend, draft, append, select };
+
+/// What a call does not change if it fails. Hashes are of complete prompts only.
+struct state {
+    std::size_t tokens[2] = {}; ///< by shard
+    std::optional<std::uint64_t> hash;
+    std::vector<std::uint64_t> counters;
+    friend bool operator==(const state&, const state&) = default;
+};
+
+template <class Cache> class run {
+  public:
+    run(const typename Cache::config& c, const drift& data, bool fails)
+        : faults_(*c.io.faults), data_(data), fails_(fails), cache_(open_cache<Cache>(c)),
+          seq_(*cache_.begin()) {}
+
+    /// In every layer; the tokens count if the call takes any.
+    void operator()(kind what, std::size_t n) {
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            // Reads in one layer, writes in the other, where a call waits for them: as many as it makes.
+            const bool prompt = what == kind::chunk || what == kind::last_chunk;
+            const bool writes = std::is_same_v<Cache, clusters> && prompt && l == 1;
+            auto& nth = writes ? faults_.fail_write.first : faults_.fail_read.first;
+            const auto& so_far = writes ? faults_.writes : faults_.reads;
+            for (std::uint64_t i = 0;; ++i) {
+                REQUIRE(i < 100);
+                const state before = fails_ ? now(l, what) : state{};
+                const std::uint64_t reads = requests(1);
+                if (fails_) nth = so_far.load() + i;
+                const std::size_t shown = shown_.size();
+                const kvtl::status s = call(what, l, n);
+                nth = kvtl::io_faults::never;
+                if (s.ok()) break;
+                REQUIRE_MESSAGE(fails_, std::string(s.what()));
+                CAPTURE(static_cast<int>(what));
+                CHECK_MESSAGE(s.code() == kvtl::errc::io_error, std::string(s.what()));
+                CHECK(shown_.size() == shown);
+                ++failures;
+                in_second_shard += requests(1) > reads ? 1U : 0U;
+                CHECK(now(l, what) == before);
+            }
+            outputs.insert(outputs.end(), out_.begin(), out_.end());
+            outputs.insert(outputs.end(), shown_.begin(), shown_.end());
+            shown_.clear();
+        }
+        if (what != kind::select) tokens_ += n;
+    }
+    void steps(std::size_t n) {
+        while (n-- > 0) (*this)(kind::attend, 1);
+    }
+
+    std::vector<float> outputs;
+    std::size_t failures = 0, in_second_shard = 0;
+
+  private:
+    kvtl::status call(kind what, std::size_t l, std::size_t n) {
+        auto in = data_.input(l, tokens_, n);
+        in.last_chunk = what != kind::chunk;
+        out_.assign(n * data_.query_floats(), 0.0F);
+        switch (what) {
+        case kind::append:
+            return cache_.append(seq_, l, in);
+        case kind::select:
+            return cache_.select(seq_, l, in.q, [&](std::size_t, auto keys, auto values) {
+                for (std::size_t i = 0; i < keys.count; ++i) {
+                    shown_.push_back(keys.row(i)[0]);
+                    shown_.push_back(values.row(i)[0]);
+                }
+            });
+        case kind::attend:
+        case kind::draft:
+            return cache_.attend(seq_, l, in, out_);
+        default:
+            return cache_.prefill(seq_, l, in, out_);
+        }
+    }
+    std::uint64_t requests(unsigned shard) {
+        const kvtl::statistics s = kvtl::shard_access::of(cache_, shard).retrieved().counted();
+        return s.reads + s.writes;
+    }
+    state now(std::size_t l, kind what) {
+        state s;
+        for (unsigned i = 0; i < 2; ++i)
+            s.tokens[i] = kvtl::shard_access::of(cache_, i).tokens(seq_.slot, static_cast<std::uint32_t>(l));
+        // What left the window for a draft does not return to it.
+        if (what != kind::draft)
+            if (auto hash = kvtl::shard_access::identity_hash(cache_, seq_)) s.hash = *hash;
+        const kvtl::statistics t = cache_.stats();
+        const kvtl::sequence_statistics own = *cache_.stats(seq_);
+        s.counters = {
+            t.steps,         t.useful_bytes, t.chosen_bytes, t.resident_chosen_bytes, t.chosen_units,
+            t.read_entries,  t.splits,       t.choices,      t.selectable_entries,    own.steps,
+            own.chosen_bytes};
+        return s;
+    }
+
+    kvtl::io_faults& faults_;
+    const drift& data_;
+    bool fails_;
+    Cache cache_;
+    kvtl::sequence_id seq_;
+    std::size_t tokens_ = 0;
+    std::vector<float> out_, shown_;
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("whichever operation fails, in either of two shards, both are as they were", Cache,
+                   clusters, groups) {
+    const drift data(small, max_tokens, 71);
+    const auto c = two_shards<Cache>();
+    const auto play = [&](bool fails) {
+        run<Cache> r(c, data, fails);
+        r(kind::chunk, 90);
+        r(kind::last_chunk, 60);
+        r.steps(20);
+        for (int i = 0; i < 5; ++i) {
+            r(kind::append, 1);
+            if (std::is_same_v<Cache, clusters>)
+                r(kind::select, 1); // heads of quest attend units of their own
+        }
+        r(kind::turn, 20);
+        r.steps(20);
+        return r;
+    };
+    const auto should = play(false), is = play(true);
+    CHECK(same_bits(is.outputs, should.outputs));
+    CHECK(is.failures > 50);
+    CHECK(is.in_second_shard > 10);
+    CHECK(is.in_second_shard + 10 < is.failures);
+}
+
+TEST_CASE("a draft that fails in either of two shards is taken back in both") {
+    const drift data(small, max_tokens, 72);
+    const auto c = two_shards<clusters>();
+    run<clusters> r(c, data, true);
+    r(kind::last_chunk, 150);
+    r.failures = r.in_second_shard = 0;
+    for (std::size_t i = 0; i < 10; ++i) r(kind::draft, 2 + i % 3);
+    CHECK(r.failures > 20);
+    CHECK(r.in_second_shard > 5);
+}
+
+TEST_CASE("a call that one shard has had alone is not made in the others again") {
+    const drift data(small, max_tokens, 73);
+    auto cache = open_cache<clusters>(two_shards<clusters>());
+    reader<clusters> one(cache, data, 0);
+    one.prefill(150);
+    std::vector<float> out(data.query_floats());
+    require_ok(cache.shard(1).attend(one.id(), 0, data.input(0, 150), out));
+    const kvtl::status s = cache.attend(one.id(), 0, data.input(0, 150), out);
+    CHECK(s.code() == kvtl::errc::invalid_argument);
+    CHECK(std::string(s.what()).find("the first shard has 150 tokens of layer 0 and shard 1 has 151") !=
+          std::string::npos);
+    require_ok(cache.shard(0).attend(one.id(), 0, data.input(0, 150), out));
+    require_ok(cache.attend(one.id(), 1, data.input(1, 150), out));
+}
+
+TEST_CASE("writes of fixed groups that fail in one shard: a first chunk may come again, a later one ends the "
+          "sequence") {
+    const drift data(small, max_tokens, 74);
+    const auto c = two_shards<groups>();
+    auto& f = *c.io.faults;
+    std::size_t firsts = 0, later = 0, cut_short = 0;
+    for (std::uint64_t nth = 0; nth < 12; ++nth) {
+        auto cache = open_cache<groups>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> out(150 * data.query_floats());
+        const auto fails = [&](std::size_t from, std::size_t n) {
+            f.fail_write.first = f.writes.load() + nth;
+            f.fail_write.count = 1U << 30;
+            auto in = data.input(0, from, n);
+            kvtl::status s = cache.prefill(seq, 0, in, std::span(out).first(n * data.query_floats()));
+            f.fail_write.first = kvtl::io_faults::never;
+            static_cast<void>(cache.retry_writes(seq));
+            return s;
+        };
+        const auto mended = [&](std::size_t layer) { // writes that fail are said to the next call
+            kvtl::status done;
+            for (int i = 0; i < 5; ++i) {
+                done = cache.prefill(seq, layer, data.input(layer, 0, 150), out);
+                if (done.code() != kvtl::errc::writes_pending) break;
+                require_ok(cache.retry_writes(seq));
+            }
+            require_ok(done);
+        };
+        if (!fails(0, 150)) {
+            ++firsts;
+            for (unsigned i = 0; i < 2; ++i) CHECK(kvtl::shard_access::of(cache, i).tokens(seq.slot, 0) == 0);
+            mended(0);
+        }
+        mended(1);
+        if (fails(150, 150).ok()) continue;
+        ++later;
+        if (cache.tokens(seq, 0) == 150) continue; // it failed before a token was taken
+        const auto one = std::span(out).first(data.query_floats());
+        for (unsigned i = 0; i < 2; ++i) {
+            const kvtl::status s = cache.shard(i).attend(seq, 0, data.input(0, 300), one);
+            CHECK(std::string(s.what()).find("was cut short by a device error; end it") != std::string::npos);
+        }
+        require_ok(cache.end(seq));
+        ++cut_short;
+    }
+    CHECK(firsts > 1);
+    CHECK(later > 1);
+    CHECK(cut_short > 1);
+}
+
+} // namespace manager_call_halves_test
