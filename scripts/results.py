@@ -302,6 +302,64 @@ def four_bits(data):
                    f"{of['kvtl, f16 rows']['us'] / of['kvtl']['us']:.2f}", f"{of['kvtl']['error']:.0e}"] for k, of in by.items()])
 
 
+def interval(row):
+    return " to ".join(f"{bound:.2f}" for bound in row["accuracy_ci95"])
+
+
+def episodes(data):
+    """Questions at the end of dialogues: caches that chose before the question was known."""
+    rows = [r for r in data["epicache"] if "kept_entries_by_layer" not in r]
+    name = lambda r: f"`{r['policy']}`" + (f", {r.get('variant', 'four episodes')}" if r["policy"] == "epicache" else "")
+    tokens = lambda r: int(re.search(r"tokens=([0-9]+)", r["task"])[1])
+    return table(["policy", "tokens", "kept", "questions", "answered", "interval", "KL", "MiB kept and decoded"],
+                 [[name(r), f"{tokens(r):,}", str(r["keep_tokens"] or "all"), str(r["examples"]), share(r), interval(r), f"{r['kl']:.3f}",
+                   f"{r['kept_bytes'] / MIB:.2f}"] for r in rows])
+
+
+def drift_layers(data):
+    """Budgets of layers by the drift of their keys, against equal budgets."""
+    rows = [r for r in data["epicache"] if "kept_entries_by_layer" in r]
+    entries = lambda r: ", ".join(f"{n - r['decoded_tokens'] / r['examples']:.0f}" for n in r["kept_entries_by_layer"])
+    return table(["layers", "answered", "interval", "KL", "entries of the layers, decoded ones less"],
+                 [["by drift" if r.get("variant") else "all alike", share(r), interval(r), f"{r['kl']:.3f}", entries(r)] for r in rows])
+
+
+def gates(data, commit):
+    """Policies that learnt what to keep: means over the seeds of a task."""
+    by = {}
+    for r in data["gates"]:
+        if r["commit"] == commit and r["policy"] != "full" and "keys=4" not in r["task"]:
+            by.setdefault((line_of(r), r["keep_tokens"]), {}).setdefault(kind_of(r["task"]), []).append(r)
+
+    def mean(rows, key):
+        return sum(r[key] * r["examples"] for r in rows) / sum(r["examples"] for r in rows)
+
+    lines = []
+    for (name, keep), t in by.items():
+        held = mean([r for k in KINDS for r in t[k]], "kept_bytes") / (6 * 2 * 256)  # layers, KV heads, bytes of an entry
+        cells = [cell for k in KINDS for cell in (f"{mean(t[k], 'accuracy'):.2f}", f"{mean(t[k], 'kl'):.3f}")]
+        lines.append([f"`{name}`", str(keep), f"{held:.0f}"] + cells + [f"{mean(t['text'], 'kl'):.3f}" if "text" in t else "-"])
+    return table(["policy", "kept", "held with decoded ones", "needles", "KL", "facts", "KL", "chains", "KL", "text, KL"], lines)
+
+
+def server(data, measure):
+    """Waiting for the first token, and load."""
+    rows = [r for r in data["server"] if r["measure"] == measure]
+    listed = lambda values: ", ".join(str(v) for v in values)
+    if measure == "first token":
+        return table(["where the prompt comes from", "median ms to the first token", "most ms", "tokens not computed"],
+                     [[r["from"], str(r["ms_median"]), str(r["ms_most"]), listed(r["tokens_reused"])] for r in rows])
+    if measure == "users":
+        return table(["cache", "turns", "seconds", "tokens generated per s", "p50 ms to the first token", "most ms", "not computed again",
+                      "process memory held (VmHWM), MiB"],
+                     [[r["cache"], str(r["turns"]), f"{r['seconds']:.1f}", f"{r['tokens_per_s']:.1f}", str(r["ms_p50"]), str(r["ms_most"]),
+                       f"{r['reused_percent']} %", str(r["process_mib"]) + (f" (cache {r['cache_mib']:.1f})" if r["cache_mib"] else "")]
+                      for r in rows])
+    return table(["requests per s", "answered", "503", "lost", "p50 ms", "p99 ms", "most ms", "memory of the process during the run, MiB"],
+                 [[str(r["rate"]), str(r["answered"]), str(r["refused"]), str(r["lost"]), str(r["ms_p50"]), str(r["ms_p99"]),
+                   str(r["ms_most"] or "-"), listed(r["process_mib"])] for r in rows])
+
+
 BLOCKS = {
     "leaderboard": leaderboard,
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
@@ -331,6 +389,11 @@ BLOCKS = {
     "saved runs": lambda d: runs(d, "saved"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),
+    "episodes": episodes,
+    "layers by drift": drift_layers,
+    "gates": lambda d: gates(d, "9fc4da72"),
+    "gates with attention": lambda d: gates(d, "67ce11ce"),
+    **{f"server {m}": (lambda d, m=m: server(d, m)) for m in ("first token", "load", "load release", "users")},
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
 }
 

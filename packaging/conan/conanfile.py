@@ -34,7 +34,7 @@ class KvtlConan(ConanFile):
             copy(self, pattern, src=root, dst=self.export_sources_folder)
 
     def requirements(self):
-        self.requires("xsimd/[>=8.1 <14]")
+        self.requires("xsimd/[>=8.1 <15]")
         if self.options.with_uring:
             self.requires("liburing/[>=2.3]")
         if self.options.with_calibrate:

@@ -1,6 +1,7 @@
 # kvtl from the tree that this port lies in: as an overlay port it downloads nothing of kvtl.
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 set(VCPKG_BUILD_TYPE release) # headers only
+set(VCPKG_POLICY_SKIP_PKGCONFIG_CHECK enabled) # share/pkgconfig is right: the only entry of Libs is -pthread
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS _features
     FEATURES

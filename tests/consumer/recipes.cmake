@@ -126,9 +126,15 @@ check_components()
 
 # ------------------------------------------------------------------------------------------------------------ Conan
 run("${PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/recipe.py" "${SOURCE}" "${WORK}/conan" "${NAME}" "${VERSION}" "${DESCRIPTION}")
-run("${CXX}" -std=c++20 -O0 "-I${WORK}/conan/package/include" "${SOURCE}/packaging/conan/test_package/consumer.cpp"
-    -o "${WORK}/conan/consumer" -lpthread)
-run("${WORK}/conan/consumer")
-if(NOT text STREQUAL "kvtl ${VERSION}\n")
-    message(FATAL_ERROR "the program of the test package printed: ${text}")
-endif()
+foreach(_program consumer components)
+    run("${CXX}" -std=c++20 -O0 "-I${WORK}/conan/package/include" "${SOURCE}/packaging/conan/test_package/${_program}.cpp"
+        -o "${WORK}/conan/${_program}" -lpthread)
+    execute_process(COMMAND "${WORK}/conan/${_program}" WORKING_DIRECTORY "${WORK}/conan" OUTPUT_VARIABLE text)
+    set(_expected "kvtl ${VERSION}\n")
+    if(_program STREQUAL "components") # without a define there is only this one
+        set(_expected "posix_file\n")
+    endif()
+    if(NOT text STREQUAL _expected)
+        message(FATAL_ERROR "the program `${_program}` of the test package printed: ${text}")
+    endif()
+endforeach()

@@ -467,9 +467,13 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) n
 template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argument) noexcept {
     using F = floats<Arch>;
     // Beyond these bounds the result is 0 or inf, and within them every step is finite. The bound comes first
-    // because x86's min and max return their second operand when one is NaN.
+    // because x86's min and max return their second operand when one is NaN. xsimd 14 swaps the operands.
     const F least(-87.33F);
+#if XSIMD_VERSION_MAJOR < 14
     const F x = xsimd::min(F(89.0F), xsimd::max(least, argument));
+#else
+    const F x = xsimd::min(xsimd::max(argument, least), F(89.0F));
+#endif
     // x = n ln2 + r with |r| <= ln2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln2 is split in two so that
     // n times its upper part is exact.
     const F magic(12582912.0F);

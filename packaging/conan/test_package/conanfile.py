@@ -1,4 +1,4 @@
-"""Compiles and runs a program against the package. SPDX-License-Identifier: MIT"""
+"""Compiles and runs programs against the package. SPDX-License-Identifier: MIT"""
 import os
 
 from conan import ConanFile
@@ -23,4 +23,5 @@ class KvtlTest(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(os.path.join(self.cpp.build.bindir, "consumer"), env="conanrun")
+            for program in ("consumer", "components"):
+                self.run(os.path.join(self.cpp.build.bindir, program), env="conanrun")
