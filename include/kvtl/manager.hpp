@@ -25,10 +25,12 @@
 // Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call leaves the sequence as it
 //          was and may be repeated. With a shard, this holds for that shard; forward() is a call for each part.
 //          Tokens, units and statistics are as they were, except for times, transfers and wasted_bytes. Two exceptions:
-//            - a further turn (prefill after decode), or a later chunk of a prompt of fixed groups, whose writes fail
-//              halfway: later calls say that the sequence must be ended;
-//            - a prompt whose last chunk fails after retention has dropped entries: it has its tokens, and the repeated
-//              call only moves what was kept, in the shards where it has not been moved.
+//            - a further turn (prefill after decode), or a later chunk of a prompt of fixed groups, that fails halfway: the
+//              error and later calls say that the sequence must be ended;
+//            - a prompt whose last chunk fails after retention has dropped entries: it has its tokens and its `out`, and the
+//              repeated call only moves what was kept, in the shards where it has not been moved.
+//          What was read ahead for the layer is given up. Presets that choose for predicted queries therefore choose for the
+//          true one when attend() is repeated, unless prefetch() is repeated first.
 //          What a failed call may change without changing tokens: which units are in memory (with few frames, this can
 //          change when a pending entry joins its unit), entries that left the window for a draft (they stay in their
 //          units), and a layer that a branch had to copy (fork()).
@@ -53,8 +55,16 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Which kv_manager a preset gets. It is complete where its cache is named.
+template <class Preset, class Supplied> [[nodiscard]] consteval bool valid_preset() {
+    static_assert(
+        requires { sizeof(Preset); },
+        "[kvtl] preset: only declared here; define it before kv_manager<...> is named");
+    return preset_for<Preset, Supplied>;
+}
+
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
-template <class Preset, class Supplied = default_engine_inputs, bool Valid = preset_for<Preset, Supplied>>
+template <class Preset, class Supplied = default_engine_inputs, bool Valid = valid_preset<Preset, Supplied>()>
 class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
     static_assert(explain_preset<Preset, Supplied>(), "[kvtl] the sentences above say what to mend");
 };

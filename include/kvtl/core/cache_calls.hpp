@@ -33,7 +33,8 @@ class shard_call {
   public:
     template <class F>
     explicit shard_call(F& f) noexcept
-        : f_(&f), run_([](void* with, shard_base& s, std::uint32_t layer, call_half h) noexcept -> status {
+        : f_(&f), hint_(std::is_invocable_v<F&, shard_base&, std::uint32_t>),
+          run_([](void* with, shard_base& s, std::uint32_t layer, call_half h) noexcept -> status {
               F& call = *static_cast<F*>(with);
               if constexpr (std::is_invocable_v<F&, shard_base&, std::uint32_t>)
                   return h == call_half::prepare ? call(s, layer) : status{};
@@ -43,9 +44,11 @@ class shard_call {
     [[nodiscard]] status operator()(shard_base& s, std::uint32_t layer, call_half h) const noexcept {
         return run_(f_, s, layer, h);
     }
+    [[nodiscard]] bool is_hint() const noexcept { return hint_; }
 
   private:
     void* f_;
+    bool hint_;
     status (*run_)(void* with, shard_base& s, std::uint32_t layer, call_half h) noexcept;
 };
 
@@ -624,7 +627,8 @@ template <element E> class cache_calls {
             const std::uint32_t n = s.tokens(seq.slot, l);
             s.begin_call();
             if (have == none) have = n;
-            done = n == have ? prepare(s, seq, l, call) : apart(name, layer, have, prepared, n);
+            done = n == have || call.is_hint() ? prepare(s, seq, l, call)
+                                               : apart(name, layer, have, prepared, n);
             if (done.ok()) continue;
             s.end_call(seq.slot);
             break;
@@ -640,15 +644,13 @@ template <element E> class cache_calls {
         if (commits && !done) give_up_turn(seq, l);
         return done;
     }
-    /// A turn that some shards have and others not, or not all of it.
+    /// A shard could not take its part of a turn: none of them has it.
     [[gnu::cold]] void give_up_turn(sequence_id seq, std::uint32_t l) noexcept {
-        std::uint32_t least = none, most = 0;
-        core_->for_each_owner(seq.slot, [&](shard_base& s) {
-            const std::uint32_t n = s.tokens(seq.slot, l);
-            least = std::min(least, n), most = std::max(most, n);
-        });
-        if (least == most) return; // it only waits to be moved
-        core_->for_each_owner(seq.slot, [&](shard_base& s) { s.give_up_turn(seq.slot, l, least == 0); });
+        if (waits_anywhere(seq.slot, l))
+            return;         // what is kept of a prompt could not be moved: the call is repeated
+        bool empty = false; // it was the first one
+        core_->for_each_owner(seq.slot, [&](shard_base& s) { empty = empty || s.tokens(seq.slot, l) == 0; });
+        core_->for_each_owner(seq.slot, [&](shard_base& s) { s.give_up_turn(seq.slot, l, empty); });
     }
     [[nodiscard, gnu::cold]] static status apart(const char* call, std::size_t layer, std::uint32_t first,
                                                  unsigned shard, std::uint32_t tokens) noexcept {

@@ -11,7 +11,7 @@ namespace kvtl { inline namespace v0 {
 
 enum class call_half : std::uint8_t {
     prepare, ///< what may fail: reads, choices, attention, room. After an error the shard is as it was
-    commit, ///< the tokens count. Only writes of a further turn or of fixed groups may fail, and moving a thinned prompt
+    commit, ///< the tokens count. Only a further turn, a chunk of fixed groups and the move of a thinned prompt may fail
     undo, ///< of a prepared call: another shard could not prepare it
 };
 

@@ -38,6 +38,7 @@ struct no_stage {
     static constexpr std::uint32_t most_owners = none;
     static status check_last_queries(const layer_input&) noexcept { return {}; }
     static void give_up_turn(std::uint32_t, std::uint32_t, bool) noexcept {}
+    static void undo_select(std::uint32_t, std::uint32_t) noexcept {}
     static void before_query(std::uint32_t, std::uint32_t) noexcept {}
     static status prefetch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return {}; }
     static bool prefetch_for_batch(std::uint32_t, std::uint32_t, const tensor_view&) noexcept { return true; }
@@ -157,7 +158,8 @@ template <class Types> class alignas(64) shard final : public shard_base {
             if (rows) return rows_.views(slot, layer, visit), status{};
             return decoder().views(slot, layer, visit), status{};
         }
-        if (rows || h == call_half::undo) return {};
+        if (rows) return {};
+        if (h == call_half::undo) return retrieval_.undo_select(slot, layer), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;
         return retrieval_.select(slot, layer, q);
     }

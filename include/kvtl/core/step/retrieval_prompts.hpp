@@ -175,7 +175,9 @@ template <class Types> class retrieval_prompts {
         for (const lane_ref& ref : lanes)
             if (status s = append_turn(ref, in, tokens); !s) {
                 r_.give_up_turn(lanes, first);
-                return s;
+                if (first) return s;
+                return status::failure(s.code(), "prefill: the turn is cut short, end the sequence: %s",
+                                       s.what());
             }
         r_.note_storage();
         return {};

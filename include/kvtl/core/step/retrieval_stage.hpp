@@ -252,6 +252,7 @@ template <class Types> class retrieval_stage {
         r_.ahead.release_selection();
         const auto lanes = r_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
+        r_.before = r_.stats;
         r_.begin_call();
         if (status s = r_.check_complete(lanes); !s) return s;
         if (r_.ahead.unused() == nullptr && r_.ahead.find(slot, layer) == nullptr) r_.ahead.release_all();
@@ -281,6 +282,13 @@ template <class Types> class retrieval_stage {
         r_.announce_next(slot, layer);
         r_.arenas.note_call(slot, layer);
         return {};
+    }
+
+    /// Of select(): unpins it, and counts nothing.
+    void undo_select(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (r_.lanes_of(slot, layer).empty()) return;
+        r_.ahead.release_selection();
+        r_.restore(r_.before);
     }
 
     /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM. Rows
