@@ -3,19 +3,19 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
-struct bad : private kvtl::presets::dynakv { // private: only what is named again is seen
-    using kvtl::presets::dynakv::budget;
-    using kvtl::presets::dynakv::clusterer;
-    using kvtl::presets::dynakv::compressor;
-    using kvtl::presets::dynakv::estimator;
-    using kvtl::presets::dynakv::index;
-    using kvtl::presets::dynakv::io;
-    using kvtl::presets::dynakv::layout;
-    using kvtl::presets::dynakv::position;
-    using kvtl::presets::dynakv::replacement;
-    using kvtl::presets::dynakv::retention;
-    using kvtl::presets::dynakv::schedule;
-    using kvtl::presets::dynakv::selector;
+struct bad { // all slots, and nothing else
+    using budget = kvtl::presets::dynakv::budget;
+    using clusterer = kvtl::presets::dynakv::clusterer;
+    using compressor = kvtl::presets::dynakv::compressor;
+    using estimator = kvtl::presets::dynakv::estimator;
+    using index = kvtl::presets::dynakv::index;
+    using io = kvtl::presets::dynakv::io;
+    using layout = kvtl::presets::dynakv::layout;
+    using position = kvtl::presets::dynakv::position;
+    using replacement = kvtl::presets::dynakv::replacement;
+    using retention = kvtl::presets::dynakv::retention;
+    using schedule = kvtl::presets::dynakv::schedule;
+    using selector = kvtl::presets::dynakv::selector;
 };
 
 template class kvtl::kv_manager<bad>;
