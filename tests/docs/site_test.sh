@@ -26,7 +26,7 @@ has docs/integrate.html 'id="a-prompt-in-chunks"'
 has docs/integrate.html '<span class="k">const</span>'
 has bench/results/index.html 'src="plots/'
 has reference/index.html 'href="kvtl/manager.hpp.html"'
-has reference/kvtl/manager.hpp.html '<strong>Threads:</strong> A call without a shard'
+has reference/kvtl/manager.hpp.html '<strong>Threads:</strong> Shards divide KV heads'
 has reference/kvtl/presets/dynakv.hpp.html 'Least-recently-used replacement'
 has search_index.js '"docs/errors.html#'
 if grep -rlE '<(script|link|img)[^>]*(src|href)="[a-z]+:' "$work/good" --include='*.html' | head -n 1 | grep -q .; then
