@@ -13,10 +13,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 namespace manager_saved_test {
 
@@ -57,6 +62,64 @@ class place {
 
   private:
     std::string path_;
+};
+
+/// Memory that can fall silent. Reads from then on are given up, and their memory is still the device's.
+struct falling_silent {
+    static constexpr std::string_view name = "falling_silent";
+    struct record {
+        bool silent = false;
+        std::vector<::iovec> unanswered;
+    };
+    struct config {
+        std::shared_ptr<record> of{};
+    };
+    class queue {
+      public:
+        queue(kvtl::in_memory::queue& inner, record& of) : inner_(inner), of_(of) {}
+        kvtl::status submit(std::span<const kvtl::io_request> requests) noexcept {
+            if (!of_.silent || requests.front().verb == kvtl::io_verb::write) return inner_.submit(requests);
+            for (const kvtl::io_request& r : requests) {
+                tags_.push_back(r.tag);
+                of_.unanswered.insert(of_.unanswered.end(), r.slices, r.slices + r.slice_count);
+            }
+            return {};
+        }
+        std::size_t reap(std::span<kvtl::io_completion> done, bool wait) noexcept {
+            if (inner_.in_flight() > 0 || !wait) return inner_.reap(done, wait);
+            std::size_t n = 0;
+            for (; n < done.size() && !tags_.empty(); tags_.pop_back())
+                done[n++] = {tags_.back(), kvtl::io_no_answer};
+            return n;
+        }
+        [[nodiscard]] std::size_t in_flight() const noexcept { return inner_.in_flight() + tags_.size(); }
+        [[nodiscard]] kvtl::io_counters counters() const noexcept { return inner_.counters(); }
+
+      private:
+        kvtl::in_memory::queue& inner_;
+        record& of_;
+        std::vector<std::uint64_t> tags_;
+    };
+    class device {
+      public:
+        device(kvtl::in_memory::device inner, record& of, unsigned queues) : inner_(std::move(inner)) {
+            for (unsigned i = 0; i < queues; ++i) queues_.emplace_back(inner_.queue(i), of);
+        }
+        [[nodiscard]] kvtl::io_device_info device_info() const noexcept { return inner_.device_info(); }
+        [[nodiscard]] falling_silent::queue& queue(unsigned i) noexcept { return queues_[i]; }
+        kvtl::status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+            return inner_.reserve(offset, bytes);
+        }
+
+      private:
+        kvtl::in_memory::device inner_;
+        std::vector<falling_silent::queue> queues_;
+    };
+    static kvtl::result<device> open(const config& c, const kvtl::io_plan& plan) {
+        auto inner = kvtl::in_memory::open({}, plan);
+        if (!inner) return inner.error();
+        return device(*std::move(inner), *c.of, plan.queues);
+    }
 };
 
 const drift& stream() {
@@ -628,6 +691,35 @@ TEST_CASE("a failed save leaves the file as it was") {
     const auto there = other.load(file.path());
     REQUIRE_MESSAGE(there.ok(), error_of(there));
     CHECK_FALSE(there->exact);
+}
+
+TEST_CASE("the memory of a save that its device has not answered is not given to others") {
+    static const auto of =
+        std::make_shared<falling_silent::record>(); // as the device, it knows that memory for ever
+    using silent = kvtl::kv_manager<on_device<kvtl::presets::quest, falling_silent>>;
+    auto c = config_for<silent>();
+    c.io.of = of;
+    c.max_sequences = 1;
+    c.memory_bytes = least_memory<silent>(c);
+    auto cache = open_cache<silent>(c);
+    reader<silent> one(cache, stream(), 0);
+    one.prefill(300);
+    of->silent = true;
+    const place path("-silent.kvs");
+    const auto saved = cache.save(one.id(), path.path());
+    REQUIRE(!saved.ok());
+    CHECK(saved.error().code == kvtl::errc::io_error);
+    CHECK(error_of(saved).find("did not answer within io_timeout_ms") != std::string::npos);
+    CHECK(!path.there());
+    REQUIRE(!of->unanswered.empty());
+    std::vector<std::vector<std::byte>> others(64);
+    for (auto& other : others) other.resize(std::size_t{32} << 10);
+    for (const ::iovec& slice : of->unanswered)
+        std::memset(slice.iov_base, 0xAB, slice.iov_len); // it comes late
+    for (const auto& other : others)
+        CHECK(std::all_of(other.begin(), other.end(), [](std::byte b) { return b == std::byte{0}; }));
+    std::vector<float> out(stream().query_floats());
+    CHECK(!cache.attend(one.id(), 0, stream().input(0, 300, 1), out).ok());
 }
 
 } // namespace manager_saved_test
