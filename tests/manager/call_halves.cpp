@@ -5,6 +5,7 @@
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
@@ -38,7 +39,7 @@ template <class Cache> typename Cache::config two_shards() {
         c.clusterer.min_entries_to_cluster = 64;
         c.clusterer.pending_entries = 6;
     }
-    c.io.faults = std::make_shared<kvtl::io_faults>();
+    if constexpr (requires { c.io.faults; }) c.io.faults = std::make_shared<kvtl::io_faults>();
     // Who is resident is not part of "as it was": clusters grow by it, so that all is cold in little memory.
     c.memory_bytes = least_memory<Cache>(c);
     return c;
@@ -250,6 +251,49 @@ TEST_CASE("writes of fixed groups that fail in one shard: a first chunk may come
     CHECK(firsts > 1);
     CHECK(later > 1);
     CHECK(cut_short > 1);
+}
+
+TEST_CASE("a shard that has no room for a chunk keeps the other one from taking its part") {
+    using evicting =
+        kvtl::kv_manager<kvtl::presets::snapkv_group>; // reads and writes nothing: only room can be short
+    const drift data(small<evicting>, max_tokens, 75);
+    auto c = two_shards<evicting>();
+    c.max_sequences = 2;
+    c.keep_tokens = 48;
+    c.memory_bytes = least_memory<evicting>(c) + (std::size_t{64} << 10); // for chunks that wait
+    auto cache = open_cache<evicting>(c), fresh = open_cache<evicting>(c);
+    const auto first = *cache.begin(), other = *cache.begin(), alone = *fresh.begin();
+    constexpr std::size_t some = 16;
+    std::vector<float> out(some * data.query_floats()), expected(out.size());
+    const auto chunk = [&](std::size_t layer, std::size_t from, bool last) {
+        auto in = data.input(layer, from, some);
+        in.last_chunk = last;
+        return in;
+    };
+    // Rows of the second shard go to chunks of another sequence, so that it is the one that has no room.
+    for (std::size_t from = 0; cache.shard(1).prefill(other, 0, chunk(0, from, false), {}).ok();)
+        from += some;
+    std::size_t taken = 0;
+    kvtl::status full;
+    while ((full = cache.prefill(first, 0, chunk(0, taken, false), out)).ok()) taken += some;
+    REQUIRE(full.code() == kvtl::errc::bound_too_small);
+    REQUIRE(taken > 0);
+    for (unsigned i = 0; i < 2; ++i) CHECK(kvtl::shard_access::of(cache, i).tokens(first.slot, 0) == taken);
+    require_ok(cache.end(other));
+    for (std::size_t l = 0; l < small<evicting>.layers; ++l)
+        for (std::size_t from = 0; from <= taken; from += some) {
+            if (l > 0 || from == taken)
+                require_ok(cache.prefill(first, l, chunk(l, from, from == taken), out));
+            require_ok(fresh.prefill(alone, l, chunk(l, from, from == taken), expected));
+            if (l > 0 || from == taken) CHECK(same_bits(out, expected));
+        }
+    out.resize(data.query_floats()), expected.resize(out.size());
+    for (std::size_t t = taken + some; t < taken + 2 * some; ++t)
+        for (std::size_t l = 0; l < small<evicting>.layers; ++l) {
+            require_ok(cache.attend(first, l, data.input(l, t), out));
+            require_ok(fresh.attend(alone, l, data.input(l, t), expected));
+            CHECK(same_bits(out, expected));
+        }
 }
 
 } // namespace manager_call_halves_test

@@ -326,8 +326,8 @@ template <class Types> struct retrieval_parts {
         else
             return false;
     }
-    /// A turn could not be taken as a whole. If it was the first, its lanes are empty again; else they differ, and attention over
-    /// what came before cannot be had again: they say so from here on.
+    /// A turn failed halfway. Lanes of a first turn are empty again. Others differ, and what they attended cannot be read again: later
+    /// calls say that the sequence must be ended.
     void give_up_turn(std::span<const lane_ref> lanes, bool empty) noexcept {
         if (empty) return forget(lanes);
         for (const lane_ref& ref : lanes) store.at(ref.id).state().cut_short = true;
@@ -349,7 +349,7 @@ template <class Types> struct retrieval_parts {
                 step.choice().room_of(0));
     }
 
-    /// A call that is taken back counts for nothing, but for the time that it took and what had been read in vain.
+    /// Takes back what a call has counted. Times and wasted bytes stay.
     void restore(const statistics& then) noexcept {
         const phase_times taken = stats.phase_ns;
         const std::uint64_t wasted = stats.wasted_bytes;

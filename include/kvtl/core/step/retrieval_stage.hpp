@@ -64,7 +64,7 @@ template <class Types> class retrieval_stage {
                                    call, s.tokens);
         return r_.check_complete(lanes);
     }
-    /// stays: else the tokens are given back, but for entries that left the window for them, as those of a draft that fails are.
+    /// stays: false: the tokens are taken back. Entries that left the window for them stay in their units, as after a draft that fails.
     [[nodiscard]] status attend(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out, bool stays) noexcept {
         if constexpr (step_choice<types>::by_name)
@@ -284,7 +284,7 @@ template <class Types> class retrieval_stage {
         return {};
     }
 
-    /// Of select(): unpins it, and counts nothing.
+    /// Unpins what select() has brought in, and takes back its counts.
     void undo_select(std::uint32_t slot, std::uint32_t layer) noexcept {
         if (r_.lanes_of(slot, layer).empty()) return;
         r_.ahead.release_selection();
@@ -675,7 +675,7 @@ template <class Types> class retrieval_stage {
         return s;
     }
 
-    /// Takes back the first `taken` tokens of a draft that failed, and what it has counted.
+    /// Takes back the first `taken` tokens of a draft, and what the call has counted.
     void give_back(std::uint32_t slot, std::uint32_t layer, std::uint32_t taken) noexcept {
         if (check_rewind(slot, layer, taken).ok())
             rewind(slot, layer, taken);
