@@ -182,7 +182,7 @@ TEST_CASE("only the owner can read the file, whatever the umask and the mode tha
         REQUIRE(::stat(path.c_str(), &found) == 0);
         return found.st_mode & 07777;
     };
-    for (const ::mode_t mask : {0, 022, 077, 0777}) {
+    for (const ::mode_t mask : {0U, 022U, 077U, 0777U}) {
         const ::mode_t before = ::umask(mask);
         const std::string path = folder.file("a.kv");
         {
@@ -224,7 +224,7 @@ TEST_CASE("a file of another user is refused") {
     REQUIRE(::chmod(folder.path().c_str(), 0777) == 0);
     const std::string path = folder.file("a.kv");
     static_cast<void>(open_file(path, true));
-    for (const ::mode_t mode : {0600, 0666}) { // 0666: it could be opened, but not be made private
+    for (const ::mode_t mode : {0600U, 0666U}) { // 0666: it could be opened, but not be made private
         REQUIRE(::chmod(path.c_str(), mode) == 0);
         CHECK(in_child([&] {
                   if (::setuid(65534) != 0) return 2;
