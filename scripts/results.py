@@ -630,7 +630,10 @@ def main():
     parser = argparse.ArgumentParser(description="Writes the tables, plots and figures of the results from bench/results/data.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a page or a plot differs from the data")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="of the tree")
+    parser.error = lambda message: (print(f"results.py: {message}", file=sys.stderr), sys.exit(2))
     args = parser.parse_args()
+    if not any((args.root / "bench/results/data").glob("*.json")):
+        parser.error(f"--root: there is no bench/results/data in {args.root}")
     wrong = []
     try:
         data = load(args.root)

@@ -47,6 +47,13 @@ fresh; echo '<!-- data: needles nobody 128 -->1<!-- end -->' >>"$work/README.md"
 fresh; echo '<!-- block: nothing -->' >>"$work/README.md"; expect 'README.md: a block or a figure without its <!-- end -->'
 fresh; printf '<!-- block: nothing -->\n<!-- end -->\n' >>"$work/README.md"; expect "README.md: unknown block 'nothing'"
 
+for arguments in "--nope" "--root $work/nowhere"; do
+    status=0
+    # shellcheck disable=SC2086
+    said=$(python3 "$root/scripts/results.py" $arguments 2>&1) || status=$?
+    [[ $status == 2 && $said == "results.py: "* && $said != *$'\n'* ]] || { echo "not one line, or status $status: $arguments" >&2; failures=$((failures + 1)); }
+done
+
 # A preset of a new model needs no more than its rows.
 fresh
 python3 - "$results/data/leaderboard.json" <<'ROWS'
