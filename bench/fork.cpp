@@ -28,7 +28,7 @@ namespace {
 using engine::insist;
 using kvtl_bench::median;
 constexpr kvtl::shape model = kvtl_bench::one_billion;
-constexpr std::size_t q_row = kvtl_bench::q_row(model), k_row = kvtl_bench::k_row(model);
+constexpr std::size_t q_row = kvtl_bench::q_row(model);
 constexpr std::size_t rounds = 7, tokens_behind = 15;
 using steady = std::chrono::steady_clock;
 
