@@ -51,10 +51,11 @@ struct arguments {
 
 void define(CLI::App& app, arguments& a) {
     app.add_option("--trace", a.trace,
-                   "a file of calls, instead of made-up ones: a line each, `agent ready_s new_tokens "
-                   "output_tokens tool tool_s`; ready_s counts for an agent's first call");
-    app.add_option("--traces", a.traces, "made-up traces, of which means are printed")->capture_default_str();
-    app.add_option("--seed", a.seed, "of the first of them")->capture_default_str();
+                   "a file of calls instead of generated ones, one per line: `agent ready_s new_tokens "
+                   "output_tokens tool tool_s`; ready_s is read for the first call of an agent only");
+    app.add_option("--traces", a.traces, "number of generated traces; the program prints means over them")
+        ->capture_default_str();
+    app.add_option("--seed", a.seed, "of the first trace")->capture_default_str();
     app.add_option("--memory-tokens", a.costs.memory_tokens, "tokens of sequences that fit into memory")
         ->capture_default_str();
     app.add_option("--file-tokens", a.costs.file_tokens, "tokens that fit into files; 0: no files")
@@ -141,7 +142,8 @@ json row_of(const arguments& a, bench::agent_policy policy,
 
 int main(int argc, char** argv) {
     arguments a;
-    CLI::App app("Agents with tool calls on one engine: job times by who has to leave memory.", program);
+    CLI::App app("Simulates agents with tool calls on one engine, and compares rules for who leaves memory.",
+                 program);
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
     define(app, a);
     try {

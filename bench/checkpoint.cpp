@@ -13,9 +13,12 @@
 //         the median time of five loads from the page cache.
 // SPDX-License-Identifier: MIT
 #include <kvtl/save/saved_file.hpp>
+#include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "made_rows.hpp"
 
+#include <CLI/CLI.hpp>
 #include <time.h>
 
 #include <algorithm>
@@ -139,16 +142,27 @@ int measure(const options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-    options o;
-    if (argc > 1) o.policy = argv[1];
-    if (argc > 2) o.tokens = std::strtoull(argv[2], nullptr, 10);
-    if (argc > 3) o.every = std::strtoull(argv[3], nullptr, 10);
-    if (argc > 4) o.compute_us = std::strtod(argv[4], nullptr);
-    if (argc > 5) o.path = argv[5];
-    if (argc > 6) o.model.head_dim = static_cast<std::uint32_t>(std::strtoul(argv[6], nullptr, 10));
-    if (argc > 7) o.model.layers = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10));
-    if (argc > 8) o.attention = std::string(argv[8]) != "0";
     return engine::run_program("kvtl-checkpoint", [&] {
+        options o;
+        CLI::App app("Measures decode steps with a save every so many tokens, and the load of the last save.",
+                     "kvtl-checkpoint");
+        app.set_version_flag("--version", "kvtl-checkpoint " KVTL_VERSION_STRING);
+        const auto number = [&app](const char* name, auto& to, const char* help) {
+            app.add_option(name, to, help)->capture_default_str()->check(engine::whole_number);
+        };
+        app.add_option("POLICY", o.policy, "preset that keeps the cache")->capture_default_str();
+        number("TOKENS", o.tokens, "of the prompt");
+        number("EVERY", o.every, "tokens between two saves");
+        app.add_option("COMPUTE_US_PER_LAYER", o.compute_us,
+                       "spins for so long per layer, as a model would compute")
+            ->capture_default_str()
+            ->check(CLI::NonNegativeNumber);
+        app.add_option("FILE", o.path, "that is saved to")->capture_default_str();
+        number("HEAD_DIM", o.model.head_dim, "numbers per head");
+        number("LAYERS", o.model.layers, "of the model");
+        app.add_option("ATTENTION", o.attention, "0: the prompt is taken without attention")
+            ->capture_default_str();
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (o.tokens == 0 || o.every == 0)
             throw engine::bad_input("TOKENS is " + std::to_string(o.tokens) + ", EVERY " +
                                     std::to_string(o.every) + "; valid: two positive numbers");

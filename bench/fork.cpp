@@ -8,7 +8,12 @@
 //         layers, and of the tokens behind it (median), with the bytes that the fork moved on storage by then; then ms of a fork
 //         that nobody uses, with its end.
 // SPDX-License-Identifier: MIT
+#include <kvtl/version.hpp>
+
+#include "command_line.hpp"
 #include "made_rows.hpp"
+
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -23,7 +28,7 @@ namespace {
 using engine::insist;
 using kvtl_bench::median;
 constexpr kvtl::shape model = kvtl_bench::one_billion;
-constexpr std::size_t q_row = kvtl_bench::q_row(model), k_row = kvtl_bench::k_row(model);
+constexpr std::size_t q_row = kvtl_bench::q_row(model);
 constexpr std::size_t rounds = 7, tokens_behind = 15;
 using steady = std::chrono::steady_clock;
 
@@ -79,11 +84,18 @@ int measure(const options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-    options o;
-    if (argc > 1) o.policy = argv[1];
-    if (argc > 2) o.tokens = std::strtoull(argv[2], nullptr, 10);
-    if (argc > 3) o.path = argv[3];
     return engine::run_program("kvtl-fork", [&] {
+        options o;
+        CLI::App app(
+            "Measures a branch of a long sequence: fork(), the first token of the branch, and later ones.",
+            "kvtl-fork");
+        app.set_version_flag("--version", "kvtl-fork " KVTL_VERSION_STRING);
+        app.add_option("POLICY", o.policy, "preset that keeps the cache")->capture_default_str();
+        app.add_option("TOKENS", o.tokens, "of the prompt")
+            ->capture_default_str()
+            ->check(engine::whole_number);
+        app.add_option("FILE", o.path, "of the cache")->capture_default_str();
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (o.tokens == 0) throw engine::bad_input("TOKENS is 0; valid: a positive number");
         return measure(o);
     });

@@ -11,7 +11,9 @@
 //         what the paper's scheme costs without keys and values: a prefill of all tokens for each step.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/kv_direct.hpp>
+#include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "error.hpp"
 #include "made_rows.hpp"
 #include "manager_cache.hpp"
@@ -20,6 +22,8 @@
 #include "recomputer.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
+
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -214,10 +218,18 @@ class bench {
 
 int main(int argc, char** argv) {
     return engine::run_program("kvtl-kv-direct", [&] {
-        const std::size_t turns = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 20;
-        if (argc < 2 || argc > 3 || turns == 0)
-            throw engine::bad_input("usage: MODEL.gguf [TURNS], TURNS a positive number");
-        bench(argv[1], turns).run();
+        std::string model;
+        std::size_t turns = 20;
+        CLI::App app("Measures a conversation through kv_direct and five evictors: equal tokens, bytes, time "
+                     "of a step.",
+                     "kvtl-kv-direct");
+        app.set_version_flag("--version", "kvtl-kv-direct " KVTL_VERSION_STRING);
+        app.add_option("MODEL", model, "GGUF file")->required();
+        app.add_option("TURNS", turns, "of the conversation, 3 or more")
+            ->capture_default_str()
+            ->check(engine::whole_number);
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
+        bench(model, turns).run();
         return 0;
     });
 }

@@ -37,6 +37,7 @@ generator=()
 [[ -f $build/CMakeCache.txt ]] || generator=(-G Ninja)
 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DKVTL_PRESETS=demo \
     -DKVTL_BUILD_EXAMPLES=ON -DKVTL_BUILD_TESTS=OFF -DKVTL_BUILD_BENCH=OFF >&2
+[[ -x $build/bin/kvtl-demo ]] || echo "demo.sh: building kvtl-demo with ten presets, up to 5 minutes on two cores" >&2
 cmake --build "$build" --target kvtl_demo kvtl_calibrate --parallel "$(nproc)" >&2
 
 # Bases of the keys for the policies that need some: fitted in a few seconds, and again when what they depend on changed.

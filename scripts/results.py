@@ -2,7 +2,7 @@
 """Writes the tables, plots and figures of the results from the rows in bench/results/data.
 
   scripts/results.py            writes every block, plot and marked figure anew
-  scripts/results.py --check    writes nothing; names what differs from the data, exit status 1 if anything does
+  scripts/results.py --check    writes nothing; names what differs from the data and what has no source, exit status 1 if anything does
   scripts/results.py --root DIR of another tree
 
 bench/results/data/*.json are arrays of rows with the keys that the programs print, and with "commit", "machine" and
@@ -10,6 +10,13 @@ bench/results/data/*.json are arrays of rows with the keys that the programs pri
 
   <!-- block: NAME -->...<!-- end -->       a table or a plot of the list BLOCKS below
   <!-- data: NAME -->0.92<!-- end -->       a figure of the list FIGURES below
+
+Other figures of README and docs are quotations. Each must stand in a page of results that its section links, or in the
+page's own program, which the tests run. A page lists those of other projects, versions and settings in
+
+  <!-- no measurement of kvtl: 0.1, 23.2 -->
+
+Figures are numbers with a fraction, and those in front of %, ms, s, times or tokens/s.
 
 A preset, a model or a task is added by appending rows (`kvtl-eval --leaderboard bench/results/data/leaderboard.json`).
 Of rows that measure the same, the last one without an error counts. SPDX-License-Identifier: MIT
@@ -360,8 +367,17 @@ def server(data, measure):
                    str(r["ms_most"] or "-"), listed(r["process_mib"])] for r in rows])
 
 
+def million_tokens(data):
+    """Least memory of a context of a million tokens."""
+    return table(["preset", "setting", "least memory", "of the raw cache", "index alone", "file, at most"],
+                 [[f"`{r['policy']}`", f"`{r['setting']}`", f"{r['least_memory_bytes'] / MIB:,.1f} MiB",
+                   f"{100 * r['least_memory_bytes'] / r['raw_cache_bytes']:.1f} %", f"{r['bytes_by_part']['index'] / MIB:,.1f} MiB",
+                   f"{r['storage_bytes'] / MIB / 1024:.1f} GiB"] for r in data["million"]])
+
+
 BLOCKS = {
     "leaderboard": leaderboard,
+    "million tokens": million_tokens,
     "leaderboard runs": lambda d: runs(d, "leaderboard"),
     "budgets": budgets,
     "budgets runs": lambda d: runs(d, "retrieval"),
@@ -387,6 +403,8 @@ BLOCKS = {
     "saved checkpoint": lambda d: saved(d, "checkpoint"),
     "saved fork": lambda d: saved(d, "fork"),
     "saved runs": lambda d: runs(d, "saved"),
+    "million runs": lambda d: runs(d, "million"),
+    "compile runs": lambda d: runs(d, "compile"),
     "eviction runs": lambda d: runs(d, "eviction"),
     "token rank runs": lambda d: runs(d, "token_rank"),
     "episodes": episodes,
@@ -422,6 +440,24 @@ def figures(data):
     for r in data["retrieval"]:
         task = re.sub(r"^needle:|\.jsonl$", "", r["task"])
         all_of[f"{task} {r['policy']} {r['attend_tokens']}"] = f"{r['accuracy']:.2f}"
+    for r in data["eviction"]:
+        what = ("needles", f"{r['accuracy']:.2f}") if r["accuracy"] is not None else ("kl", f"{r['kl']:.3f}")
+        all_of[f"kept {what[0]} {line_of(r).replace(',', '')} {r['keep_tokens']}"] = what[1]
+    for r in data["token_rank"]:
+        name = line_of(r).replace(",", "")
+        all_of[f"rank bytes {name}"] = str(r["bytes_per_entry"])
+        if r["kl"] is not None:
+            all_of[f"rank kl {name}"] = f"{r['kl']:.4f}"
+        elif r["task"].startswith("needle:needle"):
+            all_of[f"rank needles {name}"] = f"{100 * r['accuracy']:.0f}"
+    for r in data["saved"]:
+        if r["measure"] == "checkpoint" and r["shape"] == "1B" and not r["compute_us"]:
+            all_of[f"load {r['policy']} {r['tokens']}"] = f"{r['load_ms'] / 1000:.2g}"
+            all_of[f"prompt {r['policy']} {r['tokens']}"] = f"{r['prompt_s']:.0f}"
+    compiled = {r["unit"]: r for r in data["compile"]}
+    for unit, r in compiled.items():
+        all_of[f"compile KB {unit}"] = f"{r['text_bytes'] / 1000:.0f}"
+        all_of[f"compile time {unit}"] = f"{r['user_s'] / compiled['headers']['user_s']:.1f}"
     for (_, attended), board in boards(data).items():
         for preset, tasks in board.items():
             for k in KINDS:
@@ -558,11 +594,46 @@ def written(page, text, data, known):
     return FIGURE.sub(figure, BLOCK.sub(block, text))
 
 
+PROSE = [p for p in PAGES if not p.startswith("bench")]
+NUMBER = re.compile(r"(?<![\w.,/#-])\d[\d,]*(?:\.\d+(?![\w.]*\d)|(?= (?:%|ms|s|times|tokens/s|tokens per second)(?!\w)))")
+OTHERS = re.compile(r"<!-- no measurement of kvtl: ([0-9., ]+) -->")
+
+
+def numbers(text):
+    return {n.replace(",", "") for n in re.findall(r"\d[\d,]*(?:\.\d+)?", re.sub(r"(?<!\d)\.(?=\d)", "0.", text))}
+
+
+def agrees(number, found):
+    """That a number is among those of a page, there perhaps with more digits."""
+    digits = len(number.partition(".")[2])
+    return number in found or any(len(n.partition(".")[2]) > digits and f"{float(n):.{digits}f}" == number for n in found)
+
+
+def quoted(root, path, text):
+    """Figures of README and docs that no marker writes. Each stands in a page of results that its section links, in the page's
+    own program, which the tests run, or in its list of numbers that are no measurements. Returns a line for each that does not."""
+    lines = []
+    allowed = numbers(" ".join(OTHERS.findall(text))) | numbers(" ".join(re.findall(r"^(?:```|<!-- )cpp$(.*?)^(?:```|-->)$", text, re.S | re.M)))
+    text = FIGURE.sub("", BLOCK.sub("", text))
+    text = re.sub(r"^```.*?^```|^<!-- cpp$.*?^-->$", "", text, flags=re.S | re.M)
+    for section in re.split(r"^(?=#+ )", text, flags=re.M):
+        linked = {(path.parent / link).resolve() for link in re.findall(r"\]\(([^)#]*bench/results/[^)#]+\.md)", section)}
+        found = allowed.union(*(numbers(page.read_text()) for page in linked if page.exists()))
+        for number in NUMBER.findall(re.sub(r"`[^`]*`|\]\([^)]*\)|<!--.*?-->", "", section)):
+            if not agrees(number.replace(",", ""), found):
+                heading = section.splitlines()[0].lstrip("# ")
+                lines.append(f"{path.relative_to(root)}: {number} in '{heading}' is in no page of results that the section links")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description="Writes the tables, plots and figures of the results from bench/results/data.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a page or a plot differs from the data")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="of the tree")
+    parser.error = lambda message: (print(f"results.py: {message}", file=sys.stderr), sys.exit(2))
     args = parser.parse_args()
+    if not any((args.root / "bench/results/data").glob("*.json")):
+        parser.error(f"--root: there is no bench/results/data in {args.root}")
     wrong = []
     try:
         data = load(args.root)
@@ -574,6 +645,8 @@ def main():
     except Wrong as error:
         print(error, file=sys.stderr)
         return 1
+    without = [line for pattern in PROSE for path in sorted(args.root.glob(pattern)) if path.name != "presets.md"
+               for line in quoted(args.root, path, want[path])]
     stray = set((args.root / "bench/results/plots").glob("*")) - set(want)
     for path, text in want.items():
         if path.exists() and path.read_text() == text:
@@ -589,7 +662,8 @@ def main():
     for path in wrong:
         said = "differs from bench/results/data; run scripts/results.py" if args.check else "written"
         print(f"{path.relative_to(args.root)}: {said}", file=sys.stderr if args.check else sys.stdout)
-    return 1 if args.check and wrong else 0
+    print("".join(line + "\n" for line in without), end="", file=sys.stderr)
+    return 1 if without or args.check and wrong else 0
 
 
 if __name__ == "__main__":

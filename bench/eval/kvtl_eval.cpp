@@ -129,17 +129,18 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--share-layers", a.share_layers,
                    std::string(engine::share_layers_help) +
                        ". Logits are compared with those of the model whose layers share nothing");
-    app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
+    app.add_option("--probe", a.probe,
+                   "text that imitates what follows a prompt, for policies that look ahead")
         ->capture_default_str();
     app.add_option("--lookahead", a.lookahead,
                    "file of a trained lookahead (bench/train_gates) instead of the probe's text");
     app.add_flag("--probe-true", a.probe_true,
-                 "instead, what really follows the prompt: what a perfect guess of it would give");
+                 "use the text that really follows the prompt as the probe: a perfect guess");
     app.add_option("--probe-earlier", a.probe_earlier,
-                   "turn the probe's queries back by so many positions (a comparison)");
+                   "rotate the probe's queries back by so many positions, for a comparison");
     app.add_option(
            "--episodes", a.episodes.episodes,
-           "episodes of a dialogue, where a policy has a cache for each; 1: a probe of the whole dialogue")
+           "episodes of a dialogue, each with a cache of its own; 1: one probe for the whole dialogue")
         ->capture_default_str();
     app.add_option("--medoids", a.episodes.medoids, "windows of utterances that make an episode's probe")
         ->capture_default_str();
@@ -158,7 +159,7 @@ void define_options(CLI::App& app, arguments& a) {
         ->capture_default_str();
     app.add_flag("--question-aware", a.task.question_aware, "prefill the question with the document");
     app.add_flag("--closed-only", a.closed_only,
-                 "leave out the open loop: half the time, no output_error and mass_recall");
+                 "skip the open loop: half the time, without output_error and mass_recall");
     app.add_option("--prose", a.task.prose_file,
                    "text of generated questions and nll:builtin (default: the project's)");
     app.add_option("--kv-path", a.kv_path, "file of the cache (default ./kvtl-eval-PID.kv)");

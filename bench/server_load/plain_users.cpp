@@ -7,10 +7,14 @@
 // and the next prompt has the answer behind it. Of histories that do not fit the one used least recently is dropped.
 // Prints: a line of JSON: seconds of all, seconds to each first token, tokens of prompts, those not computed, tokens generated.
 // SPDX-License-Identifier: MIT
+#include <kvtl/version.hpp>
+
+#include "command_line.hpp"
 #include "error.hpp"
 #include "program.hpp"
 #include "session.hpp"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -132,10 +136,23 @@ int run(const std::string& file, std::size_t cells, std::size_t turns, std::size
 
 int main(int argc, char** argv) {
     return engine::run_program("kvtl-plain-users", [&] {
-        engine::require(argc == 6, "arguments: valid: MODEL CELLS TURNS TOKENS THREADS");
-        const auto number = [&](int i) {
-            return static_cast<std::size_t>(std::strtoull(argv[i], nullptr, 10));
+        std::string model;
+        std::size_t cells = 0, turns = 0, tokens = 0;
+        unsigned threads = 0;
+        CLI::App app("Users in turn through llama.cpp with its own cache. The first prompt of each user "
+                     "comes on standard "
+                     "input, behind its length in bytes and a newline.",
+                     "kvtl-plain-users");
+        app.set_version_flag("--version", "kvtl-plain-users " KVTL_VERSION_STRING);
+        const auto number = [&app](const char* name, auto& to, const char* help) {
+            app.add_option(name, to, help)->required()->check(engine::whole_number);
         };
-        return run(argv[1], number(2), number(3), number(4), static_cast<unsigned>(number(5)));
+        app.add_option("MODEL", model, "GGUF file")->required();
+        number("CELLS", cells, "tokens that the cache holds");
+        number("TURNS", turns, "of each user");
+        number("TOKENS", tokens, "generated per turn, at most");
+        number("THREADS", threads, "of llama.cpp");
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
+        return run(model, cells, turns, tokens, threads);
     });
 }

@@ -69,7 +69,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--share-layers", a.share_layers, engine::share_layers_help);
     app.add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     app.add_option("--probe", a.probe,
-                   "text that stands for the prompt's future where the policy looks ahead")
+                   "text that imitates what follows the prompt, for policies that look ahead")
         ->capture_default_str();
     app.add_option("--lookahead", a.lookahead,
                    "file of a trained lookahead (bench/train_gates) instead of the probe's text");

@@ -34,9 +34,9 @@ void require(bool good, const std::string& message);
 /// bad_input.
 [[nodiscard]] std::vector<std::uint32_t> owners_of(const std::string& list, std::uint32_t layers);
 inline constexpr const char* share_layers_help =
-    "N: of each N neighbouring layers all attend the keys and values of the first, whose cache is the only "
-    "one; or "
-    "0,0,2,..: for each layer the one whose keys and values it attends (for models that were trained so)";
+    "layers that share a cache. N: in each group of N neighbouring layers, all attend the keys and values of "
+    "the first. 0,0,2,..: for each layer, the layer whose keys and values it attends. For models that were "
+    "trained so";
 
 /// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.
 [[nodiscard]] setting parse_setting(const std::string& text);

@@ -27,12 +27,12 @@
 //          Tokens, units and statistics are as they were, except for times, transfers and wasted_bytes. Two exceptions:
 //            - a further turn (prefill after decode), or a later chunk of a prompt of fixed groups, that fails halfway: the
 //              error and later calls say that the sequence must be ended;
-//            - a prompt whose last chunk fails after retention has dropped entries: it has its tokens and its `out`, and the
-//              repeated call only moves what was kept, in the shards where it has not been moved.
-//          What was read ahead for the layer is given up. Presets that choose for predicted queries therefore choose for the
-//          true one when attend() is repeated, unless prefetch() is repeated first.
-//          What a failed call may change without changing tokens: which units are in memory (with few frames, this can
-//          change when a pending entry joins its unit), entries that left the window for a draft (they stay in their
+//            - a prompt whose last chunk fails after retention has dropped entries: it has its tokens and its `out`. The
+//              repeated call only moves the survivors to their place, in the shards that have not done so.
+//          A failed call gives up what was prefetched for the layer. Presets that choose for predicted queries therefore
+//          choose for the true one when attend() is repeated, unless prefetch() is repeated first.
+//          A failed call may change three things without changing tokens: which units are in memory (with few frames, this
+//          can change when a pending entry joins its unit), entries that left the window for a draft (they stay in their
 //          units), and a layer that a branch had to copy (fork()).
 // SPDX-License-Identifier: MIT
 #pragma once

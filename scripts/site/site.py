@@ -361,6 +361,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a link of the pages leads nowhere")
     parser.add_argument("--root", type=pathlib.Path, default=HERE.parent.parent, help="of the tree")
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder of the pages; what it holds is replaced")
+    parser.error = lambda message: (print(f"site.py: {message}", file=sys.stderr), sys.exit(2))
     args = parser.parse_args()
     if args.out.exists() and not args.out.is_dir():
         raise Wrong(f"{args.out} is no folder; valid: a folder for the pages")

@@ -54,18 +54,28 @@ rm "$calls"
 # the prices of branches and of checkpoints, and keys and values that are computed again
 program=$fork
 one_line "POLICY: unknown policy 'x'; valid: " x
-one_line "TOKENS is 0; valid: a positive number" quest x
+one_line "TOKENS: 'x' is not a whole number" quest x
+one_line "TOKENS is 0; valid: a positive number" quest 0
+one_line "not expected: more" quest 512 f more
+expect 0 "" --help
+grep -q "Usage: kvtl-fork" out || complain "no usage of kvtl-fork"
+expect 0 "" --version
 one_line "policy kvswap needs a file of bases" kvswap 256 f
 expect 0 "" quest 512 f
 grep -q "^quest, 512 tokens, medians of 7: fork " out || complain "no line of a fork"
 program=$checkpoint
 one_line "POLICY: unknown policy 'x'; valid: " x
 one_line "TOKENS is 256, EVERY 0; valid: two positive numbers" full 256 0
+one_line "COMPUTE_US_PER_LAYER" full 256 8 -1
+expect 0 "" --help
+grep -q "Usage: kvtl-checkpoint" out || complain "no usage of kvtl-checkpoint"
 expect 2 "make the folder first" full 128 8 0 no/such/folder/f 64 1
 expect 0 "" kivi_4 256 8 0 f 64 1
 grep -q "^kivi_4, loaded in " out || complain "no line of a load"
 program=$kv_direct
-one_line "usage: MODEL.gguf"
+one_line "MODEL is required"
+expect 0 "" --help
+grep -q "Usage: kvtl-kv-direct" out || complain "no usage of kvtl-kv-direct"
 one_line "no/such/file" no/such/file
 one_line "TURNS is 2; valid: 3 to 24" "$model" 2
 expect 0 "" "$model" 3

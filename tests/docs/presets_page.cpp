@@ -214,7 +214,8 @@ std::string page() {
 # Presets
 
 Every preset of `include/kvtl/presets/`, header by header. First comes the comment of the header, with the paper and the deviations from it. Then
-one line describes each preset. [choose_a_preset.md](choose_a_preset.md) helps to choose, and [policies.md](policies.md) sorts presets by paper.
+one line describes each preset. [choose_a_preset.md](choose_a_preset.md) helps to choose, [policies.md](policies.md) sorts presets by paper, and
+[glossary.md](glossary.md) explains the terms. D is the number of numbers per head, H the number of KV heads, and G the number of query heads per KV head.
 
 | column | has |
 | --- | --- |
@@ -227,6 +228,13 @@ one line describes each preset. [choose_a_preset.md](choose_a_preset.md) helps t
 Presets with a retention also read `keep_tokens` and `prefill_tokens`. The engine declares inputs and files in `engine_inputs<..>`, the second argument of
 `kv_manager`; the aliases below do so. `config.engine_inputs` repeats the declaration at run time, and declares everything by default.
 )";
+    text += "\n| header | presets |\n| --- | --- |\n";
+    for (std::size_t i = 0; i < presets.size();) {
+        const std::string file = presets[i].header;
+        strings names;
+        for (; i < presets.size() && file == presets[i].header; ++i) names.push_back(code(presets[i].name));
+        text += "| [" + file + ".hpp](#" + file + "hpp) | " + joined(names) + " |\n";
+    }
     std::string header, header_content;
     for (const auto& p : presets) {
         if (header != p.header) {

@@ -29,6 +29,10 @@ fresh
 python3 "$root/scripts/results.py" --check --root "$work"
 fresh; sed -i 's/\(<!-- data: board mean dynakv 128 -->\)[0-9.]*/\10.99/' "$work/README.md"; expect 'README.md: differs from bench/results/data'
 fresh; sed -i 's/\(<!-- data: needle_2048 quest 64 -->\)[0-9.]*/\10.99/' "$work/docs/choose_a_preset.md"; expect 'docs/choose_a_preset.md: differs'
+fresh; sed -i 's/16,384, with 64 MiB/16,384, with 64 MiB, 9.87 ms/' "$work/docs/choose_a_preset.md"; expect "choose_a_preset.md: 9.87 in 'A long chat on a phone' is in no page of results"
+fresh; sed -i 's/38 to 227 times/38 to 228 times/' "$work/README.md"; expect "README.md: 228 in 'What you can rely on' is in no page of results"
+fresh; sed -i 's/^\(| .open_pages.* | \)28.0 /\127.77 /' "$work/docs/size_it.md"; expect 'size_it.md: 27.77 in '
+fresh; sed -i '/no measurement of kvtl/d' "$work/docs/faq.md"; expect "faq.md: 0.1 in 'Is it for me?'"
 fresh; sed -i 's/^\(| .quest. |\) 0/\1 1/' "$results/quality.md"; expect 'bench/results/quality.md: differs'
 fresh; echo >>"$results/plots/budgets.svg"; expect 'bench/results/plots/budgets.svg: differs'
 fresh; rm "$results/plots/budgets.svg"; expect 'bench/results/plots/budgets.svg: differs'
@@ -42,6 +46,13 @@ fresh; echo '[' >"$results/data/claims.json"; expect 'claims.json: Expecting val
 fresh; echo '<!-- data: needles nobody 128 -->1<!-- end -->' >>"$work/README.md"; expect "README.md: no figure 'needles nobody 128'"
 fresh; echo '<!-- block: nothing -->' >>"$work/README.md"; expect 'README.md: a block or a figure without its <!-- end -->'
 fresh; printf '<!-- block: nothing -->\n<!-- end -->\n' >>"$work/README.md"; expect "README.md: unknown block 'nothing'"
+
+for arguments in "--nope" "--root $work/nowhere"; do
+    status=0
+    # shellcheck disable=SC2086
+    said=$(python3 "$root/scripts/results.py" $arguments 2>&1) || status=$?
+    [[ $status == 2 && $said == "results.py: "* && $said != *$'\n'* ]] || { echo "not one line, or status $status: $arguments" >&2; failures=$((failures + 1)); }
+done
 
 # A preset of a new model needs no more than its rows.
 fresh

@@ -73,13 +73,14 @@ void define_options(CLI::App& app, arguments& a) {
         ->allow_extra_args(false); // what follows is the next option
     app.add_option("-o,--output", a.output, "calibration file to write");
     app.add_option("--gates", a.gates, "also fit linear gates for the policy locret, into this file");
-    app.add_option("--votes", a.votes,
-                   "also find the heads that retrieve and what an eviction costs each layer, for the policy "
-                   "compress_kv, into this file");
+    app.add_option(
+        "--votes", a.votes,
+        "also find the heads that retrieve and the cost of an eviction in each layer, into this file "
+        "(policy compress_kv)");
     app.add_option(
         "--drift-tokens", a.drift_tokens,
-        "with --votes: layers are as important as their keys change when a text is read in blocks of so "
-        "many tokens, for the policy epicache (its authors: 100), instead of what an eviction costs");
+        "with --votes: measure the importance of a layer by how much its keys change when a text is read in "
+        "blocks of so many tokens (policy epicache; its authors use 100)");
     app.add_option("--drift-power", a.drift_power, "power to which that change is raised")
         ->capture_default_str();
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
@@ -92,8 +93,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--query-map", a.fit.query_map, "also fit the map from a layer's query to the next one's");
     app.add_flag(
         "--no-entries", a.no_entries,
-        "leave out the bases of whole entries, 2 (KV heads x head size)^2 numbers a layer, and the levels of "
-        "codes, which only policies with a low-rank compressor and those of KVQuant read");
+        "leave out the largest sections, which only low-rank compressors and KVQuant read: bases of whole "
+        "entries, 2 (KV heads x head size)^2 numbers per layer, and levels of codes");
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
     for (const char* name :

@@ -1,4 +1,4 @@
-// Compressor: plain rows, with the key channels of a head that matter least to the prompt's last queries left out (ThinK).
+// Compressor: plain rows without the key channels of a head that matter least to the prompt's last queries (ThinK).
 //
 //   score(d) = ||K_d|| * sum over the group's queries g of ||Q_g,d||
 //   k'       = the floor((1 - lambda) D) channels of k with the largest scores, in their order
@@ -15,7 +15,8 @@
 // Source: "ThinK: Thinner Key Cache by Query-Driven Pruning", section 3: the query-driven criterion, the last 32 queries, and
 //         lambda of 0.4. Deviations: channels are those of the prompt's first chunk (with clusters, of the whole prompt; behind a
 //         retention that drops, of what it kept, by the queries of the last chunk). Under a late budget only the last layer
-//         comes with its queries, and the lengths of keys decide in the others. Decoded keys lose the same channels when they leave the window; the paper keeps them whole.
+//         comes with its queries, and the lengths of keys decide in the others. Decoded keys lose the same channels when they
+//         leave the window; the paper keeps them whole.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,8 +1,8 @@
-// Compressor: codes of 8 bits as two planes of 4 bits, of which the first is a quantiser by itself.
+// Compressor: codes of 8 bits as two planes of 4 bits. The first plane is a complete 4-bit code by itself.
 //
-// What:   the coarse plane holds a row in 4 bits. The fine plane holds in 4 bits what the coarse plane leaves of it. Each
-//         has steps of its own by least squares, so that each is as good as 4 bits alone. Inner products and
-//         weighted sums are computed from the codes of both planes in registers, and added.
+// What:   the coarse plane holds a row in 4 bits. The fine plane holds the error of the coarse plane, also in 4 bits.
+//         Each plane has its own steps, by least squares. Inner products and weighted sums are computed in
+//         registers from the codes of each plane, and added.
 // Record: for each KV head of the lane the record of int4_group for the coarse plane, then that for the fine plane. Keys
 //         and values alike. D = 64: 36 + 36 bytes.
 // Error:  both planes: 1/15 of 1/15 of the largest magnitude of a group of 32 numbers, and the rounding of the fine
@@ -10,8 +10,7 @@
 // Cost:   attention reads 1.06 times the bytes of int8_row and runs the 4-bit kernels twice. Encoding takes some
 //         twenty passes over a row.
 // Limits: stores read both planes: a unit's coarse plane does not lie in pages of its own.
-// Source: two-stage residual quantisation; steps as in compress_int_group.hpp. rotated<nibble_planes<float>> is the code
-//         that kvtl's notes on levels use, with least squares in place of companding.
+// Source: two-stage residual quantisation; steps as in compress_int_group.hpp.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,10 +1,11 @@
-// Compressor: codes of 2, 3 or 4 bits whose levels were fitted offline, keys before RoPE with a range per channel, and the
-// numbers furthest out kept as they are.
+// Compressor: codes of 2, 3 or 4 bits whose levels were fitted offline, keys before RoPE with a range per channel, and
+// outliers that are stored exactly.
 //
 // What:   number d of a row is middle + half range * level[code]. A key is rotated back to position 0 first. Its channels have
 //         middles and half ranges in the calibration file. A value has one middle and one half range, of its numbers that have
-//         a code. Levels are not evenly spaced; all heads of a layer share them. In each head some numbers have no code and are
-//         stored as plain_type: of a key those furthest out of their channel's range, of a value those furthest from its mean.
+//         a code. Levels are not evenly spaced; all heads of a layer share them. In each head some numbers are outliers: they
+//         have no code and are stored as plain_type. Outliers of a key are the numbers furthest outside the range of their
+//         channel; outliers of a value are the numbers furthest from its mean.
 // Basis:  kinds nuq_keys and nuq_values of the calibration file (calibration/level_table.hpp).
 // Record: of a key its position (4 bytes); for each head of the lane the outliers, D codes, of a value the middle and the half
 //         range (bf16), and the places of the outliers (1 byte each); padded to a multiple of 4 bytes. D = 64, f16, one

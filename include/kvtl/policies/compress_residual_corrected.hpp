@@ -1,19 +1,19 @@
-// Compressor: another compressor's records of 32 tokens, and of what these lose a matrix of low rank and the largest numbers (GEAR).
+// Compressor: records of another compressor for 32 tokens, a matrix of low rank for their error, and exact outliers (GEAR).
 //
 //   x ~= Q(x - S) + sum over j < r of a_j b_j^T + S        x: (32, D) of one head; a_j: (32), b_j: (D)
 //
-// What:   S are the numbers furthest from the mean of their vector: keys from that of their channel, values from that of their
-//         token. `Codec` encodes the means in their place, so that they widen no step. Of what it loses on the others, the r
-//         directions of largest energy are found by subspace iteration. S is then stored as the difference to all the rest.
-//         With r = 0 and no outliers, the numbers are those of `Codec`.
+// What:   S are the outliers, the numbers furthest from the mean of their vector. For keys the vector is a channel, for values
+//         a token. `Codec` encodes the mean in the place of an outlier, so that outliers widen no step. Subspace iteration
+//         finds the r directions of largest energy in the error of all other numbers. An outlier is stored as its difference
+//         from the sum of the other terms. With r = 0 and no outliers, the result is equal to that of `Codec`.
 // Record: for each KV head of the lane the record of `Codec` for one head; then r times a_j and b_j (16 bits); then of each
 //         number of S its place in (32, D) and its difference (2 bytes each). Keys and values alike. D = 64, 2 bits, r = 2 and
 //         2 % outliers: an entry takes 48 + 24 + 10.25 bytes instead of 256.
 // Cost:   scores: those of `Codec`; for each query and 32 tokens r (D + 32) multiply-adds, and one for each number of S.
 //         Encoding takes (2 iterations + 1) * 2 * 32 D r multiply-adds for each of keys and values, and a selection of S.
 //         The stack of `encode` holds 14 bytes for each of the 32 max_dim numbers, and less than 12 KiB more.
-// Error:  differences beyond 65504 are cut off, so that larger numbers get worse than with `Codec`; everything else is
-//         what r and S leave.
+// Error:  the part of the error of `Codec` that r and S do not cover. Differences beyond 65504 are cut off, so such
+//         numbers are worse than with `Codec`.
 // Limits: codecs of granules with floats as plain_type, keys after RoPE, and no tables of their own. head_dim up to max_dim.
 // Source: "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM" (Kang et al. 2024,
 //         section 3): quantised backbone, low rank by power iteration per head, sparse outliers. Deviations: its buffers are

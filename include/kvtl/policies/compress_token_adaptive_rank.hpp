@@ -17,8 +17,8 @@
 // Cost:   scores rebuild the keys of a block of entries in registers, rho * D multiply-adds each. Values are
 //         summed as coefficients and multiplied by the basis once per block. Encoding multiplies a row by the
 //         whole basis, and once more by the basis of a gate.
-// Limits: the numbers of a row, all heads of a lane together, are at most max_row_width. Source: "DynaKV"
-// (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training.
+// Limits: the numbers of a row, all heads of a lane together, are at most max_row_width.
+// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training.
 //         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so
 //         truncating the projections under the second moment of the inputs equals truncating the rows under
 //         their own.

@@ -1,5 +1,5 @@
 // Estimator: every unit that a query did not attend joins its softmax as one entry that counts for all
-// entries of the unit (RetroInfer's estimation zone; the second-order refinement is ours).
+// entries of the unit (RetroInfer's estimation zone; kvtl adds the second-order term).
 //
 //   logit = s q . mean key + ln n  [+ cautious_gain(sigma, n)]      value = mean value
 //
@@ -33,16 +33,16 @@
 //
 //   V sum_g exp(2 (z + rms_gain(1.5 sigma, n))) / Z_g^2 (1 - exp(-sigma^2))
 //
-// z: logit of the mean key, V: variance of the lane's values, Z_g: sum of exp over what is in memory and all
-// estimates. The factor 1.5 is fear of spread: without it a unit that looks dull may hide the one key that a
-// query looks for.
+// z: logit of the mean key, V: variance of the lane's values, Z_g: sum of exp over everything in memory and all
+// estimates. The factor 1.5 raises the price of units with spread keys. Without it, a unit with a low mean may
+// hide the one key that a query looks for.
 //
 // Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per open
 //         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 //         moment_estimate: 2 D^2 + 4 D + 16 per KV head.
 // Cost:   per KV head and step a product of the G queries with U mean keys, G exponentials per unit, and a weighted sum of U
 //         mean values, from their codes. moment_estimate: two exponentials per unit and query more, and O(G D^2); O(D^2)
-//         per entry that joins a unit. The step adds the estimate right behind the price, which has made all its weights.
+//         per entry that joins a unit. The step adds the estimate directly after the price, and reuses its weights.
 //         Scratch: (G + 4) U floats.
 // Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT

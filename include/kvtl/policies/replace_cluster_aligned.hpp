@@ -16,7 +16,7 @@
 // joins the list of its size as the most recent.
 //
 // The paper names both principles without a formula. The weight, the share (1/4) and the horizon (16 steps,
-// the range of its Table 2) are our choice.
+// the range of its Table 2) are chosen here.
 //
 // Cost: O(number of sizes) per victim, plus the pinned units that are skipped.
 // SPDX-License-Identifier: MIT

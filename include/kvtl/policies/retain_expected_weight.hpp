@@ -11,8 +11,8 @@
 // Cost:   as window_attention: G W inner products per key.
 // Source: Expected Attention (Devoto et al., 2025; NVIDIA KVPress). Deviations: the statistics cover the
 //         W latest queries at their own positions. The paper takes all queries of the prompt before RoPE, and
-//         averages RoPE over the next 512 positions. Its text has |W_o v| for |v|; its code has |v|,
-//         and adds a constant to the weight first, which is not there.
+//         averages RoPE over the next 512 positions. The paper's text has |W_o v|. Its code has |v|, as here, and
+//         adds a constant to the weight, which this score does not.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -13,14 +13,14 @@
 //                   queries see do.
 //   attending_gate  Attention-Gate: the gate reads the layer's input and attends those of all earlier tokens. Its
 //                   number is the logit of the probability to keep the entry. Entries of `threshold` or less
-//                   leave even if there is room. Of every token, dropped ones included, and each KV head it
-//                   remembers W + 1 numbers in 16 bits, W the width of the attention. Deviations: a number of the
-//                   token itself is added to the attention (a residual path), and the prompt's own attention sees
-//                   all of the prompt, whose entries leave when it is complete.
-//   importance_gate KVzap: the gate reads the layer's input and says the logarithm of the score that a replay of the
-//                   prompt would give the entry (KVzip, retain_replay_attention.hpp). Entries of `threshold` or less
-//                   leave even if there is room: of a prompt when it is complete, in decode when they leave the window.
-//                   Deviation: the units are SiLU here, theirs GELU.
+//                   leave even if there is room. For every token, dropped ones included, and each KV head it
+//                   remembers W + 1 numbers in 16 bits; W is the width of the attention. Deviations: a number that
+//                   depends on the token alone is added to the attention (a residual path). The attention of the
+//                   prompt covers all of the prompt, because entries leave only when it is complete.
+//   importance_gate KVzap: the gate reads the layer's input and predicts the logarithm of the score that a replay of
+//                   the prompt would give the entry (KVzip, retain_replay_attention.hpp). Entries of `threshold` or
+//                   less leave even if there is room: those of a prompt when it is complete, decoded ones when they
+//                   leave the window. Deviation: the activation is SiLU here and GELU in the paper.
 // In decode each head evicts down to its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once

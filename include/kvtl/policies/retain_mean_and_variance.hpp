@@ -1,5 +1,5 @@
-// Score: how much the window attends to an entry, and how much that changes (CAKE). For the budget: how
-// widely a layer attends, and how much that changes (CAKE).
+// Score: the mean attention of the window to an entry, and its variance (CAKE). For the budget: how widely a layer
+// attends, and how much that changes (CAKE).
 //
 // What:   per query head, mean + gamma * variance over the window, pooled over neighbours; mean over the
 //         group. The preference of a layer is H^(1/tau1) * V^(1/tau2). H = -sum p ln p of every query of the

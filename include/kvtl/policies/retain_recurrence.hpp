@@ -8,7 +8,7 @@
 //         but at most a quarter of those that compete, and never holds more than its limit. A prompt is
 //         observed and evicted from in the same way, so entries that recur in it are known.
 // Source: LazyEviction names the two quantities and the lag, and reports period 175 and activity 1e-4. It
-//         does not report the exact score, so this one is ours. Its caches have thousands of entries and may
+//         does not report the exact score, so this one is kvtl's. Its caches have thousands of entries and may
 //         exceed their limit by a period. A cache as small as a period would more than double.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,11 +1,11 @@
-// Score: attention of the prompt's last queries, less what other keys already say (R-KV).
+// Score: attention of the prompt's last queries, minus the similarity to other keys (R-KV).
 //
 //   score(i)      = lambda * attention(i) - (1 - lambda) * redundancy(i)
 //   attention(i)  softmax over the entries before the window of the group's highest logit, mean over the
 //                 window's queries, maximum over neighbouring tokens
-//   redundancy    softmax over entries of the mean cosine of key i to all keys, where each key j leaves out the
-//                 latest other key whose cosine to it exceeds `similar`: of three and more like keys the
-//                 latest is the least redundant
+//   redundancy    softmax over entries of the mean cosine of key i to all keys. Each key j leaves out the latest
+//                 other key whose cosine to it exceeds `similar`. So of three or more similar keys, the latest is
+//                 the least redundant
 //
 // Shapes: keys (T, D), scores (T). Spare rows: 2 T. State: D floats.
 // Cost:   attention as window_attention, and a search for the latest similar key: T inner products per key at

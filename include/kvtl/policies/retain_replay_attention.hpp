@@ -1,8 +1,8 @@
 // Score: the largest attention that an entry receives while the model reads the prompt once more.
 //
 //   replay_attention  the attention (KVzip)
-//   replay_loss       the attention times the size of the entry's value, divided by the length of what the
-//                     replayed token enters the layer's attention with, behind the norm (KVzip+, as in kvpress)
+//   replay_loss       the attention times the size of the entry's value, divided by the length of the replayed
+//                     token's input of the layer, after the norm (KVzip+, as in kvpress)
 //
 // What:   behind a prompt the engine runs an instruction to repeat it and the prompt's own tokens, in chunks. These attend
 //         all of the prompt and pass (layer_input::passing); their queries are the probe. An entry's score is its
@@ -11,10 +11,11 @@
 //         no entry. A probe that does not pass sees the prompt only, and nothing is divided.
 // Size:   of a value, |W_o v| (support/value_size.hpp).
 // Cost:   a forward pass over the prompt again, and G * D multiply-adds for each replayed token and entry.
-// Source: KVzip (Kim et al., 2025), 3.2 and its code, chunks of 2,048. KVzip+: NVIDIA's kvpress. Deviations: their softmax
-//         has the sinks and the part of the prompt that a chunk repeats, here the whole prompt; they are equal for
-//         prompts of one chunk. Theirs scores only the entries that a chunk repeats, here every chunk raises scores of the
-//         whole prompt. The size is a mean over the group, theirs is each query head's own.
+// Source: KVzip (Kim et al., 2025), 3.2 and its code, chunks of 2,048. KVzip+: NVIDIA's kvpress. Deviations:
+//         - Their softmax covers the sinks and the part of the prompt that a chunk repeats. Here it covers the whole
+//           prompt. For prompts of one chunk they are equal.
+//         - They score only the entries that a chunk repeats. Here every chunk raises scores of the whole prompt.
+//         - Their size of a value belongs to one query head. Here it is a mean over the group.
 // SPDX-License-Identifier: MIT
 #pragma once
 

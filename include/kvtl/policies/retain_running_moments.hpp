@@ -1,5 +1,5 @@
-// Score: how much an entry is attended and how much that changes, over the last queries of the prompt and on
-// through decode. For the budget: entropy, variance and kurtosis of a layer's attention (ARKV).
+// Score: mean and variance of the attention to an entry, over the last queries of the prompt, continued during decode.
+// For the budget: entropy, variance and kurtosis of a layer's attention (ARKV).
 //
 // What:   at the end of the prompt the score is that of mean_and_variance. Each decoded token then moves the
 //         entry's mean and variance of attention by 1 / `memory` of the way, and the part of the score that is

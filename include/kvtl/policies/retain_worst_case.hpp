@@ -1,5 +1,5 @@
 // Score: the largest loss of any query of the window, in any head of the group (DefensiveKV). Its controls
-// differ in the aggregation of losses alone.
+// differ only in how they aggregate losses.
 //
 //   worst_case  the largest over group and window
 //   group_loss  the largest over the group, mean over the window

@@ -1,16 +1,16 @@
-// Selector: the units whose error, if they are estimated, is worth more than reading them costs.
+// Selector: the units for which the error of an estimate is worth more than the cost of reading them.
 //
 //   attend unit u  if  error(u) entries(u) / |o|^2 > lambda cost(u)
 //
 // error(u): expected squared error of the output per entry of the unit, as the estimator says
 // (estimate_centroid.hpp). o: the layer's output at its last step. lambda: one price for all heads, layers
-// and steps of a sequence. So a head that needs much reads much, where a budget per head gives each head the
-// same. cost(u), in entries:
+// and steps of a sequence. So a head reads as much as it needs, while a budget per head would give each head the
+// same amount. cost(u), in entries:
 //
 //   resident       resident_share entries(u): nothing is read, only computed
 //   not resident   the entries for which its pages have room: a page is read whole, however few entries it has
 //
-// So at an equal number of attended entries the choice goes to what memory has, and to full pages.
+// So among equally good units, those in memory and those that fill their pages are chosen first.
 // attend_tokens is the mean of attended entries over heads, layers and steps: after each token
 //
 //   log lambda += rate * (entries chosen / entries allowed - 1)
@@ -19,13 +19,12 @@
 // head. The worst unit that it read in each head sets lambda.
 //
 // Bytes: 20 per layer and sequence, and two outputs of the layer in floats: what is in memory, and the estimate.
-// Cost:  one pass over U scores; where a unit is is looked up only if its error may be worth the lower of the two
-//        costs. Top-k only where a head exceeds its limit. A prefetch attends what is in memory, too.
-// Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
-//         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
-//         slightly from those of single calls. Outputs also depend on what is resident, and so on memory_bytes and on
-//         what a prefetch has evicted. A unit that a prefetch reads counts as not resident. Where layers share a cache,
-//         lambda follows what the last of them attends.
+// Cost:  one pass over U scores. The place of a unit is looked up only if its error may be worth the lower of the two
+//        costs. Top-k only if a head exceeds its limit. A prefetch attends what is in memory, too.
+// Limits: lambda follows what was read, so outputs depend on earlier steps. A rewind does not restore lambda. Several
+//         tokens in one call of attend() have one price, so their outputs differ slightly from those of single calls.
+//         Outputs also depend on which units are resident, and so on memory_bytes and on what a prefetch has evicted. A
+//         unit that a prefetch reads counts as not resident. If layers share a cache, lambda follows the last of them.
 // Source: no paper; rate-distortion allocation with one Lagrange multiplier (H. Everett, Operations Research
 //         11 (1963)).
 // SPDX-License-Identifier: MIT

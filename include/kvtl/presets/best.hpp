@@ -1,16 +1,18 @@
 // kvtl_best: the most quality per byte read. No paper has this combination.
 //
-// It goes on from dynakv_estimate. Differences:
+// It is based on dynakv_estimate. Differences:
 //
-//   estimator   moment_estimate: also corrects the values of clusters that are not read, and says what error
-//               an estimate makes
-//   selector    error_price: attends where the estimate is expected to err most, at one price for all heads and
-//               layers. Clusters in memory cost a twentieth; clusters that are read cost whole pages.
-//               attend_tokens is a mean, not a limit of each head
+//   estimator   moment_estimate: also corrects the values of clusters that are not read, and computes the expected
+//               error of each estimate
+//   selector    error_price: attends the clusters whose estimates are expected to err most. An expected error is
+//               compared with a cost, at one price for all heads and layers. A cluster in memory costs a
+//               twentieth of its entries. A cluster that has to be read costs its whole pages. attend_tokens is
+//               a mean, not a limit of each head
 //   compressor  int8_row: half the bytes of an entry
-//   clusterer   12 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better, but fill less of
-//               their pages and take more index
-//   layout      unit_contiguous_whole_file: small clusters take a page each, more than 2.5 raw caches
+//   clusterer   12 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better, but they fill
+//               less of their pages and need a larger index
+//   layout      unit_contiguous_whole_file: a small cluster takes a whole page, so the file may exceed 2.5 times
+//               the raw cache
 //
 // Index: 2 D + 8 bytes per cluster, 2 D^2 + 8 D + 16 bytes per lane and head.
 // SPDX-License-Identifier: MIT

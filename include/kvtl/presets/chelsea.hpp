@@ -5,8 +5,8 @@
 // a cluster once they are merged, and keeps a fifth of the cache.
 //
 // Deviations:
-//   - Entries stay on storage. What attend_tokens leaves beside sinks and window is used to read the clusters with
-//     the largest mass; as much as the paper reads is attend_tokens = sink_tokens + window_tokens.
+//   - Entries stay on storage. The part of attend_tokens that sinks and window leave is used to read the clusters
+//     with the largest mass. To read no clusters, as in the paper, set attend_tokens to sink_tokens + window_tokens.
 //   - 8 tokens per cluster, chunks of 64 (the paper's numbers were not at hand).
 //   - Decoded entries become clusters up to 64 at a time. Until then they are attended.
 // SPDX-License-Identifier: MIT

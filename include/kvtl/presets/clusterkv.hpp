@@ -1,4 +1,4 @@
-// ClusterKV: semantic clusters by the cosine of keys, recalled whole; every query head chooses for itself.
+// ClusterKV: clusters by the cosine of keys, which are read whole. Every query head chooses for itself.
 //
 // Paper: "ClusterKV: Manipulating LLM KV Cache in Semantic Space for Recallable Compression". Keys after
 // RoPE, without the first 16 tokens, are clustered into N / 80 clusters. During decode each full window of

@@ -1,5 +1,5 @@
-// Presets that evict when the prompt ends and retrieve from flash during decode: each names a retention and
-// retrieves. manager.hpp defines keep_tokens, attend_tokens, sinks and window for them.
+// Presets that drop entries when the prompt ends, and retrieve the survivors from flash during decode. config.hpp
+// explains keep_tokens, attend_tokens, sinks and window for them.
 //
 //   snapkv_then_dynakv  SnapKV (one choice per KV head) reduces the prompt to keep_tokens. DynaKV clusters
 //                       the survivors, and attends attend_tokens of them.
@@ -9,9 +9,9 @@
 //
 // Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". The paper runs the
 // cache on secret shares, where comparisons and communication rounds are expensive. These presets have only
-// its ideas: they do not use secret shares and do not measure their cost. Decided by measurement
-// (bench/results): every layer chooses for itself. In a model of 6 layers the second of a pair needs other
-// entries than the first. As in the paper, boxes around 32 tokens are compared first, then boxes around 8
+// its ideas. They use no secret shares and do not measure their cost. Decided by measurement (bench/results):
+// every layer chooses for itself. In a model of 6 layers, the second layer of a pair needs other entries than
+// the first. As in the paper, boxes around 32 tokens are compared first, then boxes around 8
 // tokens within the best of these. statistics::choosing counts the scores, the comparisons and the opened
 // results. `index.units_per_block` = 1 compares only boxes of 8 tokens.
 //

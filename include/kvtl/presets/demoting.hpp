@@ -1,16 +1,19 @@
 // Presets that encode an entry again with fewer bits when it loses its place, instead of dropping it.
 //
-//   mikv  MiKV: what received the most attention, in prompt and decode, stays in f16. The rest has 2 bits, with
-//         key channels balanced by the prompt's queries. The paper's other width is 4 bits:
+//   mikv  MiKV: entries that received the most attention, in prompt and decode, stay in f16. The others have 2
+//         bits, and the prompt's queries balance their key channels. The paper also uses 4 bits:
 //         `using retention = demote<heavy_hitters_after_prompt, int4_group<>, channels::balanced>`.
 //   arkv  ARKV: entries are original, E4M3 or dropped. Layers share the memory by entropy, variance and
-//         kurtosis of their attention. Deviation: the paper gives every layer as many entries, and divides what
-//         is original; here layers divide the memory, and each has as many originals as fit. The authors' code has
-//         a scale per token, and its decode evicts in batches, down to 75 % of the limit; here a row of a head has
-//         a scale, and entries leave one at a time.
+//         kurtosis of their attention. Deviations:
+//         - The paper gives every layer the same number of entries, and divides the number of originals among
+//           layers. Here layers divide the memory, and each keeps as many originals as fit.
+//         - The authors' code has a scale per token. Here each row of a head has one.
+//         - The authors' code evicts in batches during decode, down to 75 % of the limit. Here entries leave
+//           one at a time.
 //
-// keep_tokens is the memory of a head, in entries of f16. A sequence that fits stays as it is. One that does not
-// has entries demoted, as few as possible (policies/retain_demote.hpp), and only then dropped.
+// keep_tokens is the memory of a head, in entries of f16. A sequence that fits stays unchanged. If it does not
+// fit, as few entries as possible are demoted (policies/retain_demote.hpp). Entries are dropped only if this is
+// not enough.
 // SPDX-License-Identifier: MIT
 #pragma once
 

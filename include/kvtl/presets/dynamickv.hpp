@@ -14,25 +14,25 @@
 //   cake               CAKE: every layer gets its share by entropy and variance. Window 32, average of 5.
 //                      Deviation: no eviction in decode, unlike its authors' code.
 //   adakv              Ada-KV: the heads of a layer compete, floor 0.2. Window 32, maximum of 7.
-//   defensivekv        DefensiveKV: worst case instead of mean; heads compete. Window 32. Its authors first
-//                      keep the entries that hold 90 % of the mean attention, at budgets of a fifth of the
-//                      context. Decided by measurement: this share is 0 (`retention.sure`). With 64 to 256 of
-//                      2,000 entries the 90 % take the whole budget, and the worst case never decides
+//   defensivekv        DefensiveKV: the worst case replaces the mean; heads compete. Window 32. The authors keep a
+//                      fifth of the context. They first keep the entries that hold 90 % of the mean attention
+//                      (`retention.sure`). Decided by measurement: this share is 0. With 64 to 256 of 2,000
+//                      entries, those 90 % take the whole budget, and the worst case never decides
 //                      (bench/results). The size of a value is its size after the output projection if
 //                      config.calibration has section value_norms, otherwise the sum of its absolute values.
 //   layer_defensivekv  as defensivekv, with all heads of all layers competing.
 //   defensivekv_mean, defensivekv_max, layer_defensivekv_mean, layer_defensivekv_max
-//                      controls of DefensiveKV: its score with the mean of all losses, or the mean over the
-//                      window of the largest loss in the group, under its budgets.
-//   expected_attention_heads  expected_attention whose heads compete; floor 0.2.
-//   duo_attention      DuoAttention: KV heads that retrieve keep the whole prompt, the others 64 sinks and their
-//                      latest entries. Votes are an input (retention.votes). keep_tokens is the mean over all
-//                      heads: with R of N heads that retrieve, R / N of the prompt, and the rest for the others.
-//                      A head keeps at most 10 times keep_tokens (budget.r_max), and layers keep up to that until
-//                      the last layer has come.
+//                      controls of DefensiveKV, with its budgets and another score: the mean of all losses, or
+//                      the largest loss of the group, averaged over the window.
+//   expected_attention_heads  as expected_attention, but heads compete; floor 0.2.
+//   duo_attention      DuoAttention: KV heads that retrieve keep the whole prompt. The others keep 64 sinks and
+//                      their latest entries. Votes are an input (retention.votes). keep_tokens is the mean over
+//                      all heads. If R of N heads retrieve, it must exceed R / N of the prompt; the rest goes to
+//                      the other heads. A head keeps at most 10 times keep_tokens (budget.r_max). Until the last
+//                      layer has its prompt, layers hold up to that many.
 //   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget
-//                      among layers. Votes and table are inputs (retention.votes, budget.importance). Window
-//                      8.
+//                      among layers. Votes and table are inputs (retention.votes, budget.importance). The
+//                      window has 8 entries.
 // SPDX-License-Identifier: MIT
 #pragma once
 

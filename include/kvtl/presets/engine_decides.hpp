@@ -4,32 +4,34 @@
 //                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV). Window and score are
 //                    those of snapkv_group, so the two presets differ only in the source of the queries. Needs
 //                    engine_input::probe.
-//   epicache         block prefill (EpiCache, Kim et al.): after each chunk of a prompt, the probe that comes with it
-//                    scores the chunk and what is left of earlier ones, by the maximum over queries and group.
-//                    Every head keeps keep_tokens, or its layer's share of them: the importance of layers is an input
-//                    (budget.importance), and without it all are equal. The chunk's last tokens may be the probe's own, and pass
-//                    (layer_input::passing). A conversation has such a sequence for each of its episodes
-//                    (kvtl/store/episodes.hpp). prefill_tokens is the most that a layer keeps (keep_tokens;
-//                    up to budget.cap times as many with budget.importance), a chunk and the probe, whatever the prompt's
-//                    length. Window and sinks are kvtl's. Needs engine_input::probe with every chunk.
-//   kvzip            the model reads the prompt once more, and an entry scores by the most attention that it gets
-//                    meanwhile (KVzip). Heads of all layers of a shard compete; 4 sinks, and the last token. The replayed tokens come as
-//                    chunks in which all tokens pass (layer_input::passing), with their queries as the probe. The
-//                    last such chunk is the prompt's last_chunk. The cache holds the whole prompt until then:
-//                    prefill_tokens is the prompt and a chunk of the replay. No layer may slide. Needs engine_input::probe.
-//   kvzip_plus       the same with KVzip+'s score: attention times the size of the value after the output projection,
-//                    by section value_norms of config.calibration (otherwise the sum of its absolute values), divided
-//                    by the length of the replayed token's input of the layer, behind its norm. Needs engine_input::x,
-//                    too.
+//   epicache         block prefill (EpiCache, Kim et al.). Every chunk of a prompt comes with a probe. The probe scores
+//                    the chunk and the survivors of earlier chunks, by the maximum over queries and group. Every
+//                    head keeps keep_tokens, or its layer's share of them. The importance of layers is an input
+//                    (budget.importance); without it all layers are equal. The last rows of a chunk may be the
+//                    tokens of the probe: they attend and do not stay (layer_input::passing). A conversation has
+//                    such a sequence for each of its episodes (kvtl/store/episodes.hpp). prefill_tokens does not
+//                    depend on the length of the prompt. It is the sum of three numbers: the entries that a layer
+//                    keeps (keep_tokens; up to budget.cap times as many with budget.importance), a chunk, and the
+//                    probe. Window and sinks are additions of kvtl. Needs engine_input::probe with every chunk.
+//   kvzip            the model reads the prompt once more. The score of an entry is the most attention that it gets
+//                    during this replay (KVzip). Heads of all layers of a shard compete. 4 sinks and the last token
+//                    always stay. The replayed tokens come as chunks in which all tokens pass
+//                    (layer_input::passing), with their queries as the probe. The last of these chunks is the
+//                    prompt's last_chunk. The cache holds the whole prompt until then, so prefill_tokens is the
+//                    prompt and a chunk of the replay. No layer may slide. Needs engine_input::probe.
+//   kvzip_plus       as kvzip, with the score of KVzip+. It is the attention, times the size of the value after the
+//                    output projection, divided by the length of the replayed token's input of the layer (after the
+//                    norm). Section value_norms of config.calibration gives the size of a value; without it, the
+//                    sum of absolute values replaces it. Also needs engine_input::x.
 //   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
 //   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
 //                    (Attention-Gate, Neural Garbage Collection).
 //
 //   chosen_blocks    retrieval: the engine names blocks of 128 tokens for every KV head and step, as models
-//                    with trained sparse attention do (16 blocks of 128, say). Blocks begin at token 0, so
-//                    there are no sinks. The window, which holds the latest incomplete block, is attended in any
-//                    case. Needs engine_input::chosen.
+//                    with trained sparse attention do (for example 16 blocks). Blocks begin at token 0, so
+//                    there are no sinks. The window holds the latest incomplete block and is always attended.
+//                    Needs engine_input::chosen.
 //
 // The caches of external_scores and external_mask end in _cache, because the score policies have these names.
 // SPDX-License-Identifier: MIT

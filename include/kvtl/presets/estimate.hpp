@@ -5,8 +5,8 @@
 // contribution of clusters that it does not read. The combination helps each part: tight clusters are
 // estimated well, and well-estimated clusters need not be read. Differences from dynakv:
 //
-//   estimator  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
-//              keys. The spread needs the variance, which the clusterer keeps anyway, and D numbers per lane
+//   estimator  centroid_estimate_spread: mean value, mean key, count, and a correction for the spread of the
+//              keys. The correction needs the variance, which the clusterer has already, and D numbers per lane
 //   index      centroid_spread instead of centroid: the error of an estimate grows with the spread of the
 //              keys
 //   selector   softmax_sum instead of group_mean: the cost of an unread unit is proportional to its mass, so
@@ -14,9 +14,9 @@
 //   clusterer  lanes are clustered from 128 entries on (dynakv: 512), because stretches of text are estimated
 //              badly. At most 4 entries wait for their cluster (dynakv: 16), because pending entries are
 //              attended and reduce the number of chosen ones
-//   layout     unit_contiguous instead of dual_head. The pools of dual_head reach 2.5 times the raw cache,
-//              where no more clusters are added, with 114 clusters per lane instead of 143. The price: more
-//              bytes move when clusters grow
+//   layout     unit_contiguous instead of dual_head. A file takes no more clusters when it has reached 2.5
+//              times the raw cache. With dual_head this happens at 114 clusters per lane; unit_contiguous has room
+//              for all 143. The price: more bytes move when clusters grow
 //
 // Effect of the index (`kvtl-eval --policies dynakv_estimate --attend-tokens 64,128 --memory-mib 5.5 --task
 // needle:FILE --limit 20`; needles of 2,048 tokens; KL is the divergence of their next-token distributions):
@@ -26,7 +26,8 @@
 //   KL, 64 attended entries                   0.165      0.079
 //   KL, 128 attended entries                  0.041      0.025
 //
-// Half of the index's gain finds 15 needles; ranking by the mass of whole units finds 14.
+// With half of the spread correction in its scores, the index finds 15 needles. With scores that rank units by
+// their whole mass it finds 14.
 //
 // Mean output error on the embedded model, with the plain centroid index (three texts, recorded and replayed:
 // prompt of 256, decode to 1,400), at 64 / 96 / 128 / 256 attended entries:
@@ -44,9 +45,9 @@
 //
 // Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale), 4 D bytes per lane.
 //
-// dynakv_top_p: the same, but clusters are chosen until they hold a share of the attention, and attend_tokens is
-// only a bound. The remaining clusters are estimated (Double-P's rule for clusters, with DynaKV's clusters and
-// estimate; its second choice, of tokens within clusters, is not there).
+// dynakv_top_p: as dynakv_estimate, but clusters are chosen until they hold a share of the attention, and
+// attend_tokens is only a bound. The remaining clusters are estimated. This is Double-P's rule for clusters.
+// Double-P also chooses tokens within clusters; this preset does not.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -3,8 +3,9 @@
 //
 // Paper: "FlexGen: High-Throughput Generative Inference of Large Language Models with a Single GPU". Composed
 // here: groups of consecutive tokens of all KV heads in token order, all of them chosen; a static split
-// between memory and storage (memory_bytes replaces the percentages of §4.2); reads one layer ahead. Left
-// out: 4-bit groups (a compressor), and the zig-zag schedule over a batch (a task of the engine).
+// between memory and storage (memory_bytes replaces the percentages of §4.2); reads one layer ahead.
+// flexgen_int4 has the paper's groups of 4 bits (presets/low_bits.hpp). Left out: the zig-zag schedule over a
+// batch, which is a task of the engine.
 // SPDX-License-Identifier: MIT
 #pragma once
 

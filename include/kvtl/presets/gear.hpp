@@ -1,11 +1,13 @@
-// GEAR: codes of 2 bits, a matrix of low rank for what they lose, and the largest numbers apart.
+// GEAR: codes of 2 bits, a matrix of low rank for the error of the codes, and outliers that are stored exactly.
 //
-// Paper: "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM" (Kang et al. 2024).
-// Composed here: kivi_2 with `residual_corrected` records: rank 2 and 2 % outliers for each head and 32 tokens, of keys and of
-// values. An entry of D = 64 takes 82.25 bytes instead of 256; 48 of them are codes. In the paper one matrix spans the prompt,
-// so rank 4 costs next to nothing there; over 32 tokens rank 2 costs 1.5 bits per number.
+// Paper: "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM" (Kang et al.
+// 2024). Composed here: kivi_2 with `residual_corrected` records. Keys and values of each head and 32 tokens have rank 2
+// and 2 % outliers. An entry of D = 64 takes 82.25 bytes instead of 256, and 48 of these are codes.
 //
-// No cluster can be used with it: entries of clusters move one by one, and 32 tokens share a record.
+// Deviation: in the paper one matrix covers the whole prompt, so rank 4 costs almost nothing. Here a matrix covers 32
+// tokens, and rank 2 costs 1.5 bits per number.
+//
+// This codec does not work with clusters. 32 tokens share a record, and entries of clusters move one by one.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
-// InfiniGen: single tokens, whose scores are speculated one layer ahead from some of their (skewed) key
-// channels.
+// InfiniGen: single tokens. Their scores are predicted one layer ahead, from some channels of their rotated
+// ("skewed") keys.
 //
 // Paper: "InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
 // Management" (§4). Queries and keys are rotated by a basis from an offline SVD, and partial keys stay in
@@ -8,10 +8,9 @@
 // heads at once, and "+ru" adds KVSwap's FIFO buffer.
 //
 // For InfiniGen*, KVSwap's paper uses its own aggregation of heads; KVSwap's code uses a fixed number of
-// tokens without alpha. Decided by measurement (bench/results): the scores of each query head are
-// soft-maxed before they are summed (topk<softmax_sum>), as in kvswap_softmax. Few heads look for the needle,
-// and in sums of raw logits the undecided heads outvote them. Share of the embedded model's needles that is
-// found:
+// tokens without alpha. Decided by measurement (bench/results): a softmax is applied to the scores of each query
+// head before they are summed (topk<softmax_sum>), as in kvswap_softmax. Few heads look for the needle. In sums
+// of raw logits, heads with flat scores outvote them. Share of needles that the embedded model finds:
 //
 //   attended entries                     64     128
 //   sums of raw logits, alpha on mean    0.72   0.92

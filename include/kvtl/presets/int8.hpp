@@ -1,7 +1,7 @@
-// Presets whose stored entries are bytes, signed or E4M3, with one scale per row (compress_byte_row.hpp). They take
+// Presets that store entries as bytes, signed or E4M3, with one scale per row (compress_byte_row.hpp). Entries take
 // half of the bytes of 16-bit entries: on storage, in memory and in the reads of every step. Window, sinks
-// and pending entries stay 16-bit. Rows that retention keeps in memory (snapkv_int8) are bytes from the
-// start, also in chunks of a prompt before the last one.
+// and pending entries stay 16-bit. In snapkv_int8, which keeps rows in memory, all entries become bytes at once,
+// also while the prompt arrives in chunks.
 //
 //   full_int8    everything is attended: the last 32 entries as 16-bit rows, all older ones as bytes.
 //   snapkv_int8  snapkv_group, with all entries as bytes.

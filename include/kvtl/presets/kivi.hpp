@@ -1,18 +1,22 @@
 // KIVI: keys with a step per channel, values with a step per token, 4 or 2 bits, and the latest tokens as plain rows.
 //
-// Paper: "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache" (Liu et al. 2024). Composed here: flexgen with
-// groups of 32 consecutive tokens, which are all attended and lie on storage unless they fit into memory; groups of 32
-// tokens of a channel for keys and of 32 channels of a token for values; a window of at least 32 tokens (the paper's
-// residual length, 32 in the authors' example and 128 in its experiments). Steps are by least squares, not by the range.
-// The prompt itself attends plain rows, as in the paper.
+// Paper: "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache" (Liu et al. 2024). Composed here:
+//   - flexgen with groups of 32 consecutive tokens. All groups are attended. They lie on storage unless they fit into
+//     memory;
+//   - one step for 32 tokens of a channel of keys, and one for 32 channels of a token's value;
+//   - a window of at least 32 tokens. The paper calls it the residual length: 32 in the authors' example, 128 in the
+//     experiments;
+//   - a prompt that attends plain rows, as in the paper.
+//
+// Deviation: steps are fitted by least squares, not to the range.
 //
 //   kivi_4  4 bits: an entry of D = 64 takes 80 bytes instead of 256.
 //   kivi_2  2 bits: 48 bytes.
 //
-// A group takes whole pages of 4 KiB. Where a layer has few heads, larger groups waste less of them
+// A group takes whole pages of 4 KiB. If a layer has few heads, larger groups waste less of these pages
 // (clusterer.group_tokens, a multiple of 32).
 //
-// No cluster can be used with it: entries of clusters move one by one, and 32 tokens share a record.
+// This codec does not work with clusters. 32 tokens share a record, and entries of clusters move one by one.
 // SPDX-License-Identifier: MIT
 #pragma once
 

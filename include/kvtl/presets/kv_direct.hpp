@@ -1,14 +1,14 @@
-// KV-Direct: what is kept of a token is the input of each layer; the engine computes keys and values from it again.
+// KV-Direct: the cache keeps the input x of each layer. The engine computes keys and values from x again at each step.
 //
-// Paper: "The Residual Stream Is All You Need: On the Redundancy of the KV Cache in Transformer Inference" (2026). Composed here:
-// everything is attended and stays in memory; every entry is a record of x, and the last 32 are f16
-// rows as well.
+// Paper: "The Residual Stream Is All You Need: On the Redundancy of the KV Cache in Transformer Inference" (2026).
+// Composed here: everything is attended and stays in memory. Every entry is a record of x, and the last 32 entries are
+// also f16 rows.
 //
-//   kv_direct      records of floats: outputs have the bits of f16 rows.
+//   kv_direct      records of floats: outputs have the same bits as with f16 rows.
 //   kv_direct_f16  records of f16: half the bytes, and the rounding of x.
 //
 // Bytes of a token in a layer, with M numbers of x: 4 + 4 M (kv_direct) or 4 + 2 M (kv_direct_f16), instead of 4 H D.
-// kv_direct_f16 pays if M < 2 H D, which multi-head attention does and grouped queries mostly do not:
+// kv_direct_f16 saves memory if M < 2 H D. This holds for multi-head attention, and rarely for grouped queries:
 //
 //   model              M     H * D   f16 rows   kv_direct_f16
 //   GPT-2              768     768   3,072 B    1,540 B
@@ -16,8 +16,8 @@
 //   Gemma 3 4B       2,560   1,024   4,096 B    5,124 B
 //   Llama 3 8B       4,096   1,024   4,096 B    8,196 B
 //
-// Deviation: the paper keeps one residual per token for all layers (5 KB on Gemma 3 4B). That takes a forward pass over all
-// tokens for each step, which is the engine's to do and needs no cache (bench/results/log/kv_direct.md).
+// Deviation: the paper keeps one residual per token for all layers (5 KB on Gemma 3 4B). Each step then needs a forward
+// pass over all tokens. An engine can do this without a cache (bench/results/log/kv_direct.md).
 //
 // Set config.compressor.recompute, .engine and .width (policies/compress_recomputed.hpp). Needs engine_input::x.
 // SPDX-License-Identifier: MIT

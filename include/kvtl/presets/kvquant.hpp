@@ -1,15 +1,18 @@
-// KVQuant: keys before RoPE with a range per channel, values with a range per token, levels that were fitted to the model, and the
-// numbers furthest out kept as they are.
+// KVQuant: keys before RoPE with a range per channel, values with a range per token, levels that were fitted to the
+// model, and outliers that are stored exactly.
 //
 // Paper: "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization" (Hooper et al. 2024).
-// Composed here: everything is attended and lies in memory. The first 4 and the last 32 entries are plain rows; the paper
-// keeps the first one, its code a few. `kvtl-calibrate` fits the ranges and the levels for 2, 3 and 4 bits to a text
-// (compressor.bits). One number of a head and token is an outlier where D = 64 (compressor.outliers); 0.06 keeps four, which
-// needles needed. Deviations: policies/compress_nonuniform.hpp and calibration/fit/level_fit.hpp.
+// Composed here: everything is attended and lies in memory. The first 4 and the last 32 entries are plain rows. The
+// paper keeps only the first entry plain, and its code keeps a few. `kvtl-calibrate` fits the ranges and the levels for
+// 2, 3 and 4 bits to a text (compressor.bits).
+//
+// compressor.outliers is the share of outliers. The default, 0.01, means one number per head and token with D = 64. To
+// find needles, four were needed (0.06). Deviations: policies/compress_nonuniform.hpp and
+// calibration/fit/level_fit.hpp.
 //
 //   kvquant_4       4 bits: an entry of D = 64 takes 80 bytes instead of 256.
 //   kvquant_2       2 bits: 48 bytes.
-//   dynakv_kvquant  dynakv over such entries, 4 bits. A record has one token, so it can be in a cluster.
+//   dynakv_kvquant  dynakv with such entries, 4 bits. A record has one token, so clusters work.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -14,9 +14,9 @@
 // Open in the paper and decided here: A is fitted to post-RoPE keys. The score uses the mean query, one
 // product of r numbers per token, as in the authors' code.
 //
-//   kvswap_softmax  the scores of each query head are soft-maxed before they are summed. Heads that are
-//                   certain of a token then outweigh undecided heads. Cost: H G times the products, and an
-//                   exponential for each.
+//   kvswap_softmax  a softmax is applied to the scores of each query head before they are summed. So a head
+//                   with one large score outweighs heads with flat scores. Cost: H G times the products, and
+//                   an exponential for each.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -14,14 +14,15 @@
 //   global_gates  "Make Each Token Count": log beta of the heads of all layers on one scale, decaying with
 //                 age as in trim_kv. Needs engine_input::x. Deviation: the number of entries of a head is
 //                 fixed when the prompt ends; in decode each head evicts at its own limit.
-//   attention_gate  Attention-Gate: a small causal attention over the layer's inputs says for every KV head which
+//   attention_gate  Attention-Gate: a small causal attention over the layer's inputs decides for every KV head which
 //                 entries stay (retention.threshold). If more are flagged than keep_tokens allows, the heads of all
 //                 layers compete, as in global_gates. Needs engine_input::x. Memory beside the kept entries: W + 1
 //                 numbers of 16 bits for each token and KV head (W = 16: 34 bytes, an entry of 64 numbers has 256).
 //                 Deviation: as in global_gates, each head evicts at its own limit in decode.
-//   kvzap         KVzap: a gate guesses from the layer's input how much a replay of the prompt would attend the entry
-//                 (kvzip); what is below retention.threshold leaves. The threshold decides how many stay, keep_tokens
-//                 is a ceiling for each head. Needs engine_input::x. The paper's window has 128 entries.
+//   kvzap         KVzap: a gate predicts, from the layer's input, how much a replay of the prompt would attend the
+//                 entry (see kvzip). Entries below retention.threshold leave. So the threshold decides how many
+//                 stay, and keep_tokens is only an upper limit for each head. Needs engine_input::x. The paper's
+//                 window has 128 entries.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,18 +1,19 @@
-// Presets whose stored entries take 4 bits a number, or 8 for keys and 4 for values (compress_int_group.hpp,
-// compress_keys_and_values.hpp, compress_rotated.hpp). Window, sinks and pending entries stay 16-bit, as in int8.hpp. Errors of
-// keys change the weights of attention, errors of values only the sum; so k8v4 is the safer one.
+// Presets that store 4 bits per number, or 8 bits for keys and 4 for values (compress_int_group.hpp,
+// compress_keys_and_values.hpp, compress_rotated.hpp). Window, sinks and pending entries stay 16-bit, as in int8.hpp.
+// An error of a key changes the weights of attention. An error of a value changes only the sum. So k8v4 is safer than
+// 4 bits for keys and values.
 //
 //   full_k8v4     everything is attended: the last 32 entries as 16-bit rows, all older ones in codes.
 //   full_int4     the same with 4 bits for keys too.
-//   full_int2     the same with 2 bits: the limit of codes without calibration.
+//   full_int2     the same with 2 bits, the fewest without calibration.
 //   snapkv_int4   snapkv_group, with all entries in 4 bits.
 //   dynakv_k8v4   dynakv with clusters of codes: a page has 2.5 times the entries.
 //   kvswap_int4   kvswap with groups of 4 bits.
-//   flexgen_int4  flexgen with groups of 4 bits. The paper's groups (section 5) are those of compressor.group_numbers = 64 and
-//                 compressor.zero_point = true.
+//   flexgen_int4  flexgen with groups of 4 bits. For the paper's groups (section 5) set compressor.group_numbers = 64
+//                 and compressor.zero_point = true.
 //   full_k8v4_rotated, full_int4_rotated, full_int2_rotated, dynakv_int4_rotated
-//                 the same, with keys and values rotated by a Hadamard matrix per head before they become codes: for models
-//                 whose keys have channels of large numbers. head_dim must be a multiple of 8.
+//                 the same, but a Hadamard matrix per head rotates keys and values before they become codes. They
+//                 are for models whose keys have channels of large numbers. head_dim must be a multiple of 8.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,13 +1,14 @@
-// Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp).
-// kvtl-calibrate fits the bases to a model's keys before RoPE and to its values. Sinks, window and pending
-// entries stay 16-bit rows. Records in memory take the rest of memory_bytes. If records differ in size,
-// open() cannot guarantee that max_tokens fit, and a call that finds no room is refused.
+// Presets that store entries as coefficients in a basis of low rank (compress_token_adaptive_rank.hpp). Most of
+// them choose the number of coefficients for each token. kvtl-calibrate fits the bases to a model's keys before
+// RoPE and to its values. Sinks, window and pending entries stay 16-bit rows. Records in memory take the rest of
+// memory_bytes. If records differ in size, open() cannot guarantee that max_tokens fit, and a call that finds no
+// room is refused.
 //
 //   dynakv_lr         "DynaKV" (token-adaptive low-rank compression): everything is attended. Sinks and the
 //                     last 32 entries are plain rows. A trained gate gives each older token the rank of its
-//                     keys and of its values, in one trained basis for all heads of a layer.
-//                     `compressor.rate` selects the gates by the share of coefficients that they keep (tau
-//                     0.1).
+//                     keys and of its values, in one trained basis for all heads of a layer. A calibration
+//                     file has gates for one share of coefficients; `compressor.rate` must name this share
+//                     (with tau 0.1).
 //   dynakv_lr_energy  as dynakv_lr, with the smallest rank that keeps 95 % of a row's energy, in bases that
 //                     need no training.
 //   snapkv_layer_then_dynakv_lr, snapkv_layer_then_lr_energy
@@ -18,21 +19,20 @@
 //                     share a basis with other heads (the paper's own constraint, §5.2).
 //   quest_head_lr     quest with such entries and a basis per head.
 //
-// The papers compress every entry; sinks and a window beside the records are ours. `window_tokens` and
-// `sink_tokens` set their number.
+// Deviation: the papers compress every entry. Here sinks and window stay plain (`window_tokens`, `sink_tokens`).
 //
 // `compressor.share` is the share of energy. The paper trains all its bases and gates. The bases of
 // dynakv_lr_energy and of the presets on storage need a text but no training.
 //
-//   palu              one rank for every row of the same joint bases: "Palu", J-LRD with a uniform rank,
-//                     without its quantisation. The paper truncates the projections. Keys before RoPE and
-//                     values are the outputs of the projections, so truncating the outputs in the basis of
-//                     their second moment is equivalent (tested). `compressor.rate` is the share of kept
-//                     coefficients. Records need no headers.
-//   matryoshka        a prefix of the coefficients in an orthonormal basis per head, of keys after RoPE and
-//                     of values, trained on random prefixes: "MatryoshkaKV" with one rate for all heads. The
-//                     bases that ship were trained with cross entropy. Its authors distil the full cache and
-//                     search a rate per head.
+//   palu              "Palu" (J-LRD) with one rank for every row of the same joint bases, without its
+//                     quantisation. The paper truncates the projections. Keys before RoPE and values are the
+//                     outputs of the projections, so it is equivalent to truncate the outputs in the basis of
+//                     their second moment (tested). `compressor.rate` is the share of kept coefficients.
+//                     Records need no headers.
+//   matryoshka        "MatryoshkaKV" with one rate for all heads. Each head has an orthonormal basis for keys
+//                     after RoPE and one for values, and a record has the first coefficients. Training cuts
+//                     at random lengths. The bases that ship were trained with cross entropy. The authors
+//                     train them to reproduce the full cache, and search a rate for each head.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -7,19 +7,19 @@
 //              of the entries recent. Deviations:
 //              - The running mean moves entry by entry and head by head, not batch by batch over all heads.
 //              - The paper evicts nothing from these three layers. Here the budget holds for them as well.
-//              - Layers weigh e^-variance, which is ours. The published code ends at the variance (normalised
-//                among the heads, as here).
+//              - A layer's weight is e^-variance, a choice of kvtl. The published code computes the variance
+//                (normalised among the heads, as here) and stops there.
 //   kv_merger  KVMerger: neighbours with similar keys form sets, and each set becomes one row, a Gaussian mean
-//              around the member with the highest attention. Only the paper's abstract was at hand; the rest is
-//              as others restate it. Deviations:
-//              - The paper fixes a bar for the cosine (0.75), and what is kept follows from it. Here the bar of a
-//                head follows from keep_tokens. So nothing is dropped unless cosines are 0 or less.
+//              around the member with the highest attention. Only the paper's abstract was at hand; the rest
+//              comes from papers that cite it. Deviations:
+//              - The paper sets a threshold for the cosine (0.75), which determines how much is kept. Here
+//                keep_tokens determines the threshold of a head. Nothing is dropped unless cosines are 0 or less.
 //              - The width of the Gaussian is the root of the mean squared distance to the pivot. The paper's
 //                formula (the mean of the weights, divided by sqrt(2)) contains the weights themselves.
-//              - The paper does not join the entries with most attention. `unmerged` is their part of what
-//                is kept; 0 loses least here (bench/results/log/merging.md).
+//              - The paper does not merge the entries with the most attention. `unmerged` is the share of kept
+//                entries that are not merged. 0 loses least here (bench/results/log/merging.md).
 //              - A prompt is merged once, and decoded entries stay. Half of the entries are the most recent
-//                ones: with a window of 8 the divergence on text is about 4 times as large.
+//                ones. With a window of 8, the divergence on text is about 4 times as large.
 //   cam        CaM: as h2o, but the value of an entry that leaves is spread over the next 32 kept tokens, with
 //              probability a / max a, where a is the attention received so far (as in its published code; the
 //              paper divides by a mean). Deviation: the draws depend on a seed, the token and its key, so that runs

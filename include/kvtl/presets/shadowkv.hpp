@@ -10,24 +10,25 @@
 //     window).
 // The extension to storage follows KVSwap's authors.
 //
-// Decided by measurement (bench/results): chunks of 4, not 8. Single facts are lost by the mean over a
-// chunk, not by the rank. KVSwap's authors run it with 8 and 16. A chunk is read for all heads as soon as one
-// of them chooses it, because the code and so the chunks are joint. Each head attends its own choice. This
-// reads up to H times the bytes that chunks of single heads would take:
+// Decided by measurement (bench/results): chunks of 4, not 8. The mean over a chunk loses single facts, the
+// rank does not. KVSwap's authors run it with 8 and 16. All heads share the code, and so the chunks. A chunk is
+// read for all heads as soon as one of them chooses it, and each head attends its own choice. This reads up to
+// H times the bytes that chunks of single heads would take.
 //
 //   shadowkv_joint  one choice for all heads of a layer, so it reads no bytes that a head did not choose. It
-//                   reads as many bytes as its authors, in an H-th of the requests. Comparisons of speed use
-//                   it.
+//                   reads as many bytes as the authors' system, in 1/H of the requests. Comparisons of speed
+//                   use it.
 //
 // Deviations:
 //   - The basis is fitted to the first chunk of the prompt that prefill() gets (it should have at least
 //     `rank` tokens).
 //   - Decoded tokens are encoded with the basis of the prompt. In the paper they stay in memory for good.
-//   - The paper has one list of outliers per KV head, kept exactly and attended. Here are two lists. Each
-//     head has its own list of chunks that it always attends (`landmark`: among all chunks, decoded ones too,
-//     up to 3/16 of the budget). All heads of a layer share one list of chunks with exact keys (`prompt_svd`:
-//     by the head that agrees least, only in the prompt's first chunk). So a pinned chunk may be rebuilt from
-//     codes like any other, and a chunk with exact keys is attended only if it is chosen.
+//   - In the paper, each KV head has one list of outliers, which are kept exactly and always attended. Here
+//     there are two lists. Each head has its own list of chunks that it always attends (`landmark`): from all
+//     chunks, decoded ones included, up to 3/16 of the budget. All heads of a layer share a list of chunks with
+//     exact keys (`prompt_svd`): only from the prompt's first chunk, ranked by the head that agrees least with
+//     its landmark. So the keys of a chunk that is always attended may be rebuilt from codes, and a chunk with exact
+//     keys is attended only if it is chosen.
 //
 // Exact chunks are the units of the cache. With outliers, compressor.chunk must equal clusterer.group_tokens
 // and compressor.skip must equal sink_tokens; otherwise open() refuses.

@@ -1,5 +1,5 @@
-// Presets that look once: the last queries of the prompt decide which entries stay, and every head keeps the
-// same number.
+// Presets that decide once, when the prompt ends: its last queries decide which entries stay. Every head keeps
+// the same number.
 //
 //   snapkv_qhead  SnapKV as its authors run it: every query head keeps its own entries, average of 5, window
 //                 32.
@@ -8,9 +8,9 @@
 //   snapkv_layer  one choice per layer: scores summed over all query heads. Codecs and units over all heads
 //                 of a layer need it (token-wise DynaKV, Table 5).
 //   expected_attention  Expected Attention: the weight that future queries are expected to give, times the length
-//                 of the value. 4 sinks; window 32, of which the queries are the sample.
-//   r_kv          R-KV: attention of the last 8 queries, less likeness to other keys. Decides once, at the end
-//                 of the prompt.
+//                 of the value. 4 sinks, window 32. The queries of the window are the sample of future queries.
+//   r_kv          R-KV: attention of the last 8 queries, minus the similarity to other keys. Decides once, at
+//                 the end of the prompt.
 // SPDX-License-Identifier: MIT
 #pragma once
 

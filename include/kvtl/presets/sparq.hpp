@@ -1,13 +1,14 @@
 // SparQ Attention and FASA: single tokens, scored in some of the key channels.
 //
 // sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it
-//        is largest, and takes its own best tokens. The mean value gets the mass of the others, as its scores
-//        estimate it. r = 32 of 64 to 128. Deviations: sinks and window, which are always attended, are not
-//        part of the mean. The share of the mean combines the exact mass of attended entries with the
-//        approximate mass of the rest; SparQ takes both from approximate scores.
-// fasa   "FASA" (abstract only): in each head a few dominant frequency pairs of RoPE order the keys as all
-//        pairs do. The chosen tokens are attended in full. The pairs come from calibration, or from the first
-//        keys of the prompt.
+//        is largest, and takes its own best tokens. The mean value stands in for all other tokens. Its weight
+//        is their attention mass, estimated from the scores. r = 32 of 64 to 128. Deviations: sinks and
+//        window, which are always attended, are not part of the mean. The weight of the mean combines the
+//        exact mass of attended entries with the approximate mass of the others; SparQ takes both from
+//        approximate scores.
+// fasa   "FASA" (only its abstract was at hand): in each head, a few frequency pairs of RoPE rank the keys
+//        almost as all pairs do. The chosen tokens are attended in full. The pairs come from calibration, or
+//        from the first keys of the prompt.
 //
 // Extension to storage, in both: the channels that score stay in memory, and whole entries are read.
 // SPDX-License-Identifier: MIT

@@ -1,15 +1,15 @@
 // Squeezed Attention: k-means clusters of a fixed prefix, and all entries of clusters whose expected share of
 // the attention is above a threshold.
 //
-// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". There is one threshold for the
-// model. It is found when the prompt ends, from the last 100 queries of its last chunk. On average it passes
-// half of the entries that top-k would take (`selector.kept`; 1: top-k): entries that one query leaves are
-// free for another. attend_tokens bounds the entries that pass for any query, so it should be larger than the
-// mean that is needed.
+// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". One threshold serves the whole
+// model. It is found when the prompt ends, from the last 100 queries of its last chunk. It is set so that, on
+// average, half of the entries pass that top-k would take (`selector.kept`; 1: as many as top-k). A query with
+// spread attention takes more than the mean, and another query takes less. attend_tokens bounds the entries of
+// every query, so set it above the mean that is needed.
 //
 // Deviations:
-//   - There is that bound.
-//   - Shares of the mean entry instead of the whole, so that a context may grow.
+//   - The paper has no such bound.
+//   - A share is relative to the mean entry, not to the whole context, so that a context may grow.
 //   - One level of clusters instead of a hierarchy.
 //   - Query heads that share keys choose together.
 //   - Decoded entries join the nearest cluster, as in DynaKV's "static update". The paper attends all of

@@ -6,11 +6,10 @@
 //                    (position_rolling.hpp), which gives equal attention.
 //   sink_and_window  the same entries at their original positions. Most reimplementations call this
 //                    StreamingLLM.
-//   window_only      no sinks: the control for the effect of sinks.
-//   random_keep      random entries: the control for the effect of a score. Window and sinks as in the
-//                    others.
-//   random_decoded   the first prompt stays, and decoded entries leave at random: the control for reasoning
-//                    traces ("Random Attention", 2026). keep_tokens should exceed the prompt.
+//   window_only      no sinks. Compare with it to see the effect of sinks.
+//   random_keep      random entries, 4 sinks and a window of 8. Compare with it to see the effect of a score.
+//   random_decoded   the first prompt stays, and decoded entries leave at random. It is the control for
+//                    reasoning traces ("Random Attention", 2026). Set keep_tokens larger than the prompt.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,13 +1,13 @@
 // ThinK: the key channels that matter least to the prompt's last queries are left out.
 //
-// Paper: "ThinK: Thinner Key Cache by Query-Driven Pruning". Composed here: flexgen with `channel_pruned` entries, which lie
-// on storage unless they fit into memory; the latest 32 tokens are plain rows; 40 % of the key channels of each KV head are
-// left out (compressor.pruned). Values stay whole, so an entry takes four fifths of its bytes. `think` fits
-// the channels to the first chunk of a prompt. `snapkv_think` fits them to the kept keys and the queries of the last chunk.
+// Paper: "ThinK: Thinner Key Cache by Query-Driven Pruning". Composed here: flexgen with `channel_pruned` entries. They
+// lie on storage unless they fit into memory. The latest 32 tokens are plain rows. 40 % of the key channels of each KV
+// head are left out (compressor.pruned). Values stay whole, so an entry takes four fifths of its bytes. `think` fits the
+// channels to the first chunk of a prompt. `snapkv_think` fits them to the kept keys and the queries of the last chunk.
 //
 //   think         all entries are attended.
-//   snapkv_think  SnapKV (one choice per KV head) reduces the prompt to keep_tokens, then the survivors' keys lose channels.
-//                 The paper's main setting.
+//   snapkv_think  SnapKV (one choice per KV head) reduces the prompt to keep_tokens. Then the keys of the survivors lose
+//                 channels. This is the paper's main setting.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -8,7 +8,7 @@
 //   oracle               chooses by true attention: the softmax of every query head over the same keys,
 //                        summed over the group. No policy that attends as many tokens for a whole group
 //                        captures more mass.
-//   random_units         chooses at random: a policy must beat it.
+//   random_units         chooses at random. Every other policy should find more.
 // SPDX-License-Identifier: MIT
 #pragma once
 

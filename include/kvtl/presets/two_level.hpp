@@ -1,8 +1,8 @@
 // Presets for very long contexts: DynaKV with a coarse level above its clusters (index two_level_centroid). A
 // step then scores only some of the mean keys.
 //
-// The paper has no such level and scores all centroids (§4.1). With few clusters the choice is dynakv's, bit
-// for bit.
+// The paper has no such level and scores all centroids (§4.1). With few clusters these presets choose exactly the
+// clusters that dynakv chooses.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
-// Presets whose layers take turns in memory (schedule layer_virtualised). The memory for
-// entries and representatives is bounded by that of two layers.
+// Presets whose layers take turns in memory (schedule layer_virtualised). At most two layers have entries and
+// representatives in memory at a time.
 //
 // Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1:
 // representatives are streamed before the query is known, and clusters are streamed while the layer before

@@ -13,12 +13,12 @@
 //   resize(frames)            optional: the pool now has `frames` frames; for policies that divide them
 //   serve(lane)               optional: the next victims make room for a unit of this lane
 //
-// Pools divide what the blocks of equal pools took (core/store/pool_division.hpp). So bytes(handles, unit_pages) is a straight
-// line in handles, or bends down; blocks of no more than 16 bytes beyond it fit as well.
+// Pools of different sizes share the memory of as many equal pools (core/store/pool_division.hpp). So
+// bytes(handles, unit_pages) must be linear or concave in handles; up to 16 bytes more are allowed.
 //
 // A policy that keeps lane numbers in its memory defines `names_lanes`. With `keeps_nothing`, units that a step has
-// read are evicted at its end. A policy whose memory means something else than it did, in a block that may be as large, has
-// another `block_form`, a number: saves of before are then loaded without their units in memory.
+// read are evicted at its end. A policy defines `block_form`, a number, and changes it when the meaning of its memory
+// changes while the size may stay. Older saves are then loaded without their units in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 

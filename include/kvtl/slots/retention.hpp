@@ -11,16 +11,17 @@
 //         queries (window) or of all its queries (prompt), or queries that the engine supplies (probe).
 //         Policies with `evicts_in_decode` also rank the held entries at every step, and the lowest leaves.
 //         With `evicts_in_prompt` a prompt is never held as a whole, and a chunk attends itself and the survivors
-//         of earlier chunks. A policy that also evicts in decode takes the prompt as such steps. One that ranks by
-//         probes ranks the survivors together with each chunk, when the chunk has come.
-//         A score by probes that declares `replays` is called for each chunk with a probe, before the last one, too,
-//         and raises the scores so far. Tokens of the chunk may pass: they stand behind the rows that it scores.
+//         of earlier chunks. A policy that also evicts in decode treats the tokens of a prompt as decode steps. A
+//         policy that ranks by probes ranks the survivors together with each chunk, when the chunk is complete.
+//         A score by probes that declares `replays` is called for every chunk that has a probe, not only for the
+//         last one. It raises the scores found so far. Tokens of the chunk may pass: they come after the rows that
+//         the call scores.
 // Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token, and scratch of G * T floats. No matrix
 //         of queries times keys is kept.
-// Remembers: a score of arrivals may keep state::token_bytes(config) bytes of every token and lane, of entries
-//         that left, too: arriving::past, by the token's number. They are saved and copied with the sequence. A
-//         rewind overwrites them. Memory: max_tokens of them for each lane.
+// Remembers: a score of arrivals may keep state::token_bytes(config) bytes for every token of a lane, also after
+//         the entry has left. arriving::past has them, indexed by token. They are saved and copied with the
+//         sequence. After a rewind, new tokens overwrite them. Memory: room for max_tokens in each lane.
 // Fitted: a score may declare `calibrated`, a kind of section that it uses if config.calibration has it. Its
 //         state then gets the file through bind(calibration_view).
 // SPDX-License-Identifier: MIT

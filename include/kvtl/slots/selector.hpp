@@ -13,13 +13,14 @@
 // number: the bar of the sequence, a threshold for scores. choose() finds it in choice_input::bar (-inf
 // before). All heads of a sequence then belong to one shard.
 //
-// A selector with `by_errors = true` uses no scores of an index: choice_input::score has what the estimator
-// says of units (estimator's price(): expected squared error per entry). It may choose more than the budget,
-// up to `most_of_budget` times as many entries, and is held to the budget in the mean by a price: the bar. It
-// declares the type `step_notes`. After each step of a layer, note_step(facts, step_notes) records what the
-// step chose. After the last layer of a token, settle(notes of all layers, bar) returns the next bar.
-// worth(entries, fetched) is the factor on a unit's error by where it is, and at most most_worth(max_entries). What
-// does not get above least_worth(choice_input) with it is not chosen, and not looked up.
+// A selector with `by_errors = true` uses no scores of an index. choice_input::score has the errors that the
+// estimator expects (its price(): expected squared error per entry of each unit). It may choose up to
+// `most_of_budget` times the budget in a step. A price, the bar, keeps the mean at the budget. It declares the
+// type `step_notes`. After each step of a layer, note_step(facts, step_notes) records what the step chose. After
+// the last layer of a token, settle(notes of all layers, bar) returns the next bar. worth(entries, fetched) is a
+// factor on the error of a unit. It depends on where the unit is, and is at most most_worth(max_entries). A unit is
+// chosen only if its error times this factor exceeds least_worth(choice_input). If even most_worth() cannot reach
+// that, the step does not look up where the unit is.
 //
 // A selector that needs engine_input::chosen finds the numbers of units that the engine names for the lane in
 // choice_input::named.
