@@ -139,7 +139,7 @@ class bench {
         if constexpr (requires { c.compressor.recompute; })
             c.compressor = {
                 .recompute = &engine::recomputer::recompute, .engine = &again_, .width = again_.width()};
-        return engine::insist(engine::manager_cache<Cache>::open(c));
+        return engine::insist(engine::open_manager<Cache>(c));
     }
 
     /// anew: each turn begins with the whole conversation as its prompt. told: the answers that are appended, whatever is

@@ -1,4 +1,4 @@
-// Any kvtl::kv_manager behind the programs' virtual interface.
+// Any cache of kvtl behind the programs' virtual interface.
 //
 // An engine that takes a kv_cache can so be given a cache whose policies are known at compile time, without the registry
 // of presets. Costs one virtual call per layer and shard.
@@ -63,78 +63,83 @@ template <class Preset> [[nodiscard]] cache_wants wants_of() noexcept {
     return w;
 }
 
-template <class Manager> class manager_cache : public kv_cache {
+/// E: what the preset stores.
+template <kvtl::element E> class manager_cache : public kv_cache {
   public:
-    explicit manager_cache(Manager m) : manager_(std::move(m)) {}
+    manager_cache(kvtl::any_cache<E> cache, const cache_wants& wants)
+        : cache_(std::move(cache)), wants_(wants) {}
 
-    /// As Manager::open.
-    [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>>
-    open(const typename Manager::config& c) {
-        auto opened = Manager::open(c);
-        if (!opened) return opened.error();
-        return std::unique_ptr<kv_cache>(std::make_unique<manager_cache>(std::move(*opened)));
-    }
-
-    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
+    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return cache_.begin(); }
     kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                          std::span<float> out, unsigned shard) noexcept override {
-        return manager_.prefill(seq, layer, in, out, shard);
+        return cache_.prefill(seq, layer, in, out, shard);
     }
     kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                         std::span<float> out, unsigned shard) noexcept override {
-        return manager_.attend(seq, layer, in, out, shard);
+        return cache_.attend(seq, layer, in, out, shard);
     }
     kvtl::status before_query(kvtl::sequence_id seq, std::uint32_t layer, unsigned shard) noexcept override {
-        return manager_.before_query(seq, layer, shard);
+        return cache_.before_query(seq, layer, shard);
     }
     kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
                           unsigned shard) noexcept override {
-        return manager_.prefetch(seq, layer, q, shard);
+        return cache_.prefetch(seq, layer, q, shard);
     }
     kvtl::status prefetch_batch(std::span<const kvtl::sequence_id> batch, std::uint32_t layer,
                                 std::span<const float> q, unsigned shard) noexcept override {
-        return manager_.prefetch(batch, layer, q, shard);
+        return cache_.prefetch(batch, layer, q, shard);
     }
     kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
-        return manager_.rewind(seq, n);
+        return cache_.rewind(seq, n);
     }
     kvtl::status forward(std::span<const kvtl::batch_part> parts, std::uint32_t layer,
                          const kvtl::layer_input& in, std::span<float> out,
                          unsigned shard) noexcept override {
-        return manager_.forward(parts, layer, in, out, shard);
+        return cache_.forward(parts, layer, in, out, shard);
     }
     kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) noexcept override {
-        return manager_.rewind_to(seq, tokens);
+        return cache_.rewind_to(seq, tokens);
     }
-    kvtl::status resize(std::size_t memory_bytes) noexcept override { return manager_.resize(memory_bytes); }
-    kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return manager_.retry_writes(seq); }
-    kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
+    kvtl::status resize(std::size_t memory_bytes) noexcept override { return cache_.resize(memory_bytes); }
+    kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return cache_.retry_writes(seq); }
+    kvtl::status end(kvtl::sequence_id seq) noexcept override { return cache_.end(seq); }
     [[nodiscard]] kvtl::result<kvtl::save_facts> save(kvtl::sequence_id seq, const std::string& path,
                                                       const kvtl::save_options& o) override {
-        return manager_.save(seq, path, o);
+        return cache_.save(seq, path, o);
     }
     [[nodiscard]] kvtl::result<kvtl::save_facts> save(kvtl::sequence_id seq, kvtl::saved_file& to) override {
-        return manager_.save(seq, to);
+        return cache_.save(seq, to);
     }
     [[nodiscard]] kvtl::result<kvtl::loaded_sequence> load(const std::string& path,
                                                            const kvtl::load_options& o) override {
-        return manager_.load(path, o);
+        return cache_.load(path, o);
     }
     [[nodiscard]] kvtl::result<kvtl::sequence_id> fork(kvtl::sequence_id seq) override {
-        return manager_.fork(seq);
+        return cache_.fork(seq);
     }
 
     [[nodiscard]] std::size_t kept_entries(kvtl::sequence_id seq, std::uint32_t layer) noexcept override {
-        return manager_.kept_entries(seq, layer);
+        return cache_.kept_entries(seq, layer);
     }
     [[nodiscard]] cache_stats stats() const override {
-        return stats_of(manager_.stats(), manager_.device_info());
+        return stats_of(cache_.stats(), cache_.device_info());
     }
-    [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
-    [[nodiscard]] cache_wants wants() const noexcept override { return wants_of<typename Manager::preset>(); }
+    [[nodiscard]] unsigned shards() const noexcept override { return cache_.shards(); }
+    [[nodiscard]] cache_wants wants() const noexcept override { return wants_; }
 
   private:
-    Manager manager_;
+    kvtl::any_cache<E> cache_;
+    cache_wants wants_;
 };
+
+/// As Manager::open. Manager: a kvtl::kv_manager.
+template <class Manager>
+[[nodiscard, gnu::cold]] kvtl::result<std::unique_ptr<kv_cache>>
+open_manager(const typename Manager::config& c) {
+    auto opened = Manager::open(c);
+    if (!opened) return opened.error();
+    return std::unique_ptr<kv_cache>(std::make_unique<manager_cache<typename Manager::element_type>>(
+        *std::move(opened), wants_of<typename Manager::preset>()));
+}
 
 } // namespace engine

@@ -59,7 +59,7 @@ template <class Manager>
         [s, c = std::move(c)](const model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
             auto config = with_facts(c, f, s);
             if (!config) return config.error();
-            return engine::manager_cache<Manager>::open(*config);
+            return engine::open_manager<Manager>(*config);
         });
 }
 

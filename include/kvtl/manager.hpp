@@ -49,8 +49,11 @@
 #include <kvtl/slots/sentences.hpp>
 
 #include <algorithm>
+#include <concepts>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
@@ -264,5 +267,61 @@ template <class Preset, class Supplied>
 status kv_manager<Preset, Supplied, true>::set_share(sequence_id seq, float weight) noexcept {
     return calls::share_of(seq, weight, rare_calls_of<types>);
 }
+
+/// A cache of any preset, for programs that choose the preset at run time (docs/integrate.md has one). E: what the preset
+/// stores, kv_manager::element_type. Move-only. It has the calls of kv_manager with the same names, bits, errors and threads.
+/// Cost:   none beyond kv_manager's: no allocation, no further virtual call. save(), load(), resize() and set_share() are
+///         compiled for every preset that an any_cache is made of.
+/// Limits: no select(), which is a template of the preset.
+template <element E> class any_cache : public cache_calls<E> {
+    using calls = cache_calls<E>;
+
+  public:
+    using element_type = E;
+    using shard_handle = kvtl::shard_handle<any_cache>;
+
+    /// Takes over an open cache with its sequences. `cache` may only be destroyed or assigned to afterwards, and its shard
+    /// handles must not be used any more.
+    template <class Preset, class Supplied>
+    any_cache(kv_manager<Preset, Supplied>&& cache) noexcept requires
+        std::same_as<typename cache_types<Preset>::element_type, E>
+        : calls(std::move(cache)), rare_(&rare_calls_of<cache_types<Preset>>) {}
+
+    /// Name of the preset. The text lives as long as the program.
+    [[nodiscard]] std::string_view preset() const noexcept { return this->core_->preset; }
+
+    template <save_target To>
+    [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
+                                                     const save_options& options = {}) {
+        return calls::save_to(seq, to, options, *rare_);
+    }
+    [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, const std::string& path,
+                                                     const save_options& options = {}) {
+        return calls::save_to(seq, path, options, *rare_);
+    }
+    template <save_source From>
+    [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
+        return calls::load_from(from, options, *rare_);
+    }
+    [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
+                                                          const load_options& options = {}) {
+        return calls::load_from(path, options, *rare_);
+    }
+    [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
+        return calls::resize_to(memory_bytes, *rare_);
+    }
+    [[nodiscard, gnu::cold]] status set_share(sequence_id seq, float weight) noexcept {
+        return calls::share_of(seq, weight, *rare_);
+    }
+    /// `i` beyond shards(): every call on the handle says so.
+    [[nodiscard]] shard_handle shard(unsigned i) noexcept {
+        return {*this, std::min(i, calls::all_shards - 1)};
+    }
+
+  private:
+    const rare_shard_calls* rare_; ///< of the preset, which the core does not know
+};
+template <class Preset, class Supplied>
+any_cache(kv_manager<Preset, Supplied>&&) -> any_cache<typename kv_manager<Preset, Supplied>::element_type>;
 
 }} // namespace kvtl::v0

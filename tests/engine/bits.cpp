@@ -76,7 +76,7 @@ template <class Preset> record play_bf16(const stream& data, const bases_file& b
     if constexpr (kvtl::drops_entries<Preset>) c.keep_tokens = 128, c.prefill_tokens = prompt;
     c.memory_bytes = std::size_t{96} << 20;
     c.calibration = bases.path();
-    auto opened = engine::manager_cache<manager>::open(c);
+    auto opened = engine::open_manager<manager>(c);
     REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
     kvtl::io_faults none;
     return player(**opened, data, runs[0], none).play(chunk);

@@ -59,15 +59,16 @@ using any_input = kvtl::engine_inputs<model_file_inputs, kvtl::engine_input::ext
 
 template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_input>;
 
-template <class Preset> class preset_cache final : public manager_cache<preset_manager<Preset>> {
+template <class Preset>
+class preset_cache final : public manager_cache<typename preset_manager<Preset>::element_type> {
     using manager = preset_manager<Preset>;
-    using base = manager_cache<manager>;
+    using base = manager_cache<typename manager::element_type>;
 
   public:
     using sizer = record_sizer<Preset>;
 
     preset_cache(manager m, std::vector<std::pair<std::string, std::string>> listing)
-        : base(std::move(m)), config_(std::move(listing)) {}
+        : base(std::move(m), needs()), config_(std::move(listing)) {}
 
     [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
         auto prepared = prepare(o);
@@ -115,7 +116,6 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         out.config = config_;
         return out;
     }
-    [[nodiscard]] cache_wants wants() const noexcept override { return needs(); }
     [[nodiscard]] static cache_wants needs() noexcept {
         cache_wants w = wants_of<Preset>();
         w.gates = has_gates;
