@@ -348,7 +348,7 @@ SERVER = {
                     ("median ms to the first token", "ms_median"), ("most ms", "ms_most"), ("tokens not computed", "tokens_reused")],
     "load": [("requests per s", "rate"), ("answered", "answered"), ("503", "refused"), ("lost", "lost"), ("p50 ms", "ms_p50"), ("p99 ms", "ms_p99"),
              ("most ms", "ms_most"), ("memory of the process during the run, MiB", "process_mib")],
-    "users": [("cache", "cache"), ("model", "model"), ("slots", "parallel"), ("turns", "turns"), ("seconds", "seconds"),
+    "users": [("cache", "cache"), ("model", "model"), ("slots", "slots"), ("turns", "turns"), ("seconds", "seconds"),
               ("tokens generated per s", "tokens_per_s"), ("p50 ms to the first token", "ms_p50"), ("most ms", "ms_most"),
               ("not computed again, %", "reused_percent"), ("process memory held (VmHWM), MiB", "process_mib"), ("cache, MiB", "cache_mib")],
     "agents": [("server", "server"), ("slots", "slots"), ("jobs", "jobs"), ("mean job, s", "mean_job_s"), ("longest job, s", "longest_job_s"),

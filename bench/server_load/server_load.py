@@ -8,9 +8,10 @@
 #       prompt of N random tokens, for a model of random weights
 #   server_load.py failing-remote KVTL-SERVER MODEL TEXT [--rounds 5]
 #       the same with a Redis of three that is lost, hangs, or is slow
-#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--plain KVTL-PLAIN-USERS --cells N]
+#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--cells N]
+#                             [--plain KVTL-PLAIN-USERS --plain-cells N,..]
 #       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process; and the
-#       same with llama.cpp and its own cache of N cells
+#       same with llama.cpp and its own cache of so many cells
 #   server_load.py users KVTL-SERVER MODEL TEXT --against OTHER-SERVER [--pairs 3] [--at-once [--pause S]] [--parallel 2]
 #       the same users at two servers in turn, and medians. --at-once: all users ask at the same time, each as soon as it has
 #       its answer, or after S seconds on average (seed: the user)
@@ -418,21 +419,21 @@ def users(a):
         return pairs(a, begun, paged)
     rows = Rows(a, measure="users")
 
-    def row(policy, name, r, process_mib, cache_mib=None):
-        rows.add(policy=policy, cache=name, parallel=a.parallel, turns=len(r["first"]), seconds=round(r["seconds"], 1),
+    def row(policy, name, slots, r, process_mib, cache_mib=None):
+        rows.add(policy=policy, cache=name, slots=slots, turns=len(r["first"]), seconds=round(r["seconds"], 1),
                  tokens_per_s=round(r["generated"] / r["seconds"], 1), ms_p50=milliseconds(percentile(r["first"], .5)),
                  ms_most=milliseconds(max(r["first"])), reused_percent=round(100 * r["cached"] / r["prompts"]),
                  process_mib=process_mib, cache_mib=cache_mib, histories_tokens=r.get("histories"))
 
-    for policy, name, arguments in ((a.policy, "files", paged),
-                                    ("full", "no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
+    for policy, name, slots, arguments in ((a.policy, "files", a.parallel, paged),
+                                           ("full", "no files", a.whole, ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
         r = users_of(a, a.program, begun, arguments)
-        row(policy, f"`kvtl-server`, `{policy}`, {name}", r, r["process_mib"], r["cache_mib"])
-    if a.plain:
+        row(policy, f"`kvtl-server`, `{policy}`, {name}", slots, r, r["process_mib"], r["cache_mib"])
+    for cells in map(int, a.plain_cells.split(",")) if a.plain else []:
         texts = "".join(f"{len(t.encode())}\n{t}" for t in begun)
-        ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(a.cells), str(a.turns), "16", "1"], input=texts,
+        ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(cells), str(a.turns), "16", "1"], input=texts,
                                capture_output=True, text=True, check=True)
-        row("llama.cpp", f"llama.cpp, {a.cells:,} cells", json.loads(ended.stdout), round(int(ended.stderr.split()[-1]) / 1024))
+        row("llama.cpp", f"llama.cpp, {cells:,} cells", None, json.loads(ended.stdout), round(int(ended.stderr.split()[-1]) / 1024))
 
 
 def pairs(a, begun, arguments):
@@ -474,7 +475,8 @@ def main():
     parser.add_argument("--chars", type=int, default=3000, help="of a prompt; users: of each user's first one")
     parser.add_argument("--tokens", type=int, default=0, help="random ones, in place of TEXT")
     parser.add_argument("--plain", type=lambda p: str(pathlib.Path(p).resolve()))
-    parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache, and tokens of the longest conversation")
+    parser.add_argument("--plain-cells", default="4608", help="of llama.cpp's own cache, a size for each run")
+    parser.add_argument("--cells", type=int, default=4608, help="tokens of the longest conversation")
     parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
     parser.add_argument("--parallel", type=int, default=2, help="conversations that are answered at once")
     parser.add_argument("--at-once", action="store_true", help="all users ask at the same time")
