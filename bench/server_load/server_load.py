@@ -60,7 +60,7 @@ class Server:
 
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.wait(120)
         self.log.close()
 
     def resident_mib(self, what="VmRSS"):
@@ -75,7 +75,7 @@ class Server:
 
     def complete(self, prompt, tokens=1):
         """Seconds to the first token and to the end, usage, text."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         begin = time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(
             {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
