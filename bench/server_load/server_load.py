@@ -189,7 +189,8 @@ class Rows:
                 next(given)
                 continue
             path = pathlib.Path(word).resolve()
-            words.append(programs.get(str(path)) or (str(path.relative_to(root)) if path.is_relative_to(root) and path.exists() else word))
+            inside = str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+            words.append(programs.get(str(path)) or (inside if path.exists() else word))
         self.file, self.headed = a.json, None
         self.common = common
         self.source = {"model": pathlib.Path(a.model).name, "commit": commit(), "machine": machine(),
@@ -339,11 +340,11 @@ def failing_remote(a):
             with site.server("one") as s:
                 s.complete(prompt)
                 site.until_sent(s)
-            has = max(range(3), key=lambda i: site.redis[i].keys())
-            site.redis[(has + 1) % 3].end()
+            nothing, _, has = sorted(site.redis, key=Redis.keys)
+            nothing.end()
             with site.server("two") as s:
-                waits.note("one of three is lost, another has it", s.complete(prompt))
-            site.redis[has].end()
+                waits.note("one of three is lost, others have it", s.complete(prompt))
+            has.end()
             with site.server("three") as s:
                 waits.note("two of three are lost, one of which had it", s.complete(prompt))
         with Site(a, redis=3) as site:
