@@ -7,11 +7,14 @@
 //
 // Rates:  those of the embedded model with dynakv_estimate: 1,207 tokens are read in 0.327 s and loaded in 8.6 ms
 //         (bench/results/log/saved.md), and 161 tokens a second are decoded (README.md, the table of the demo).
-// Prints: a line per policy: mean and longest time of a job, tokens by what became of them. Exit status 0, 2 for bad usage.
+// Prints: a line per policy: mean and longest time of a job, tokens by what became of them. --json: rows with the rates, the
+//         commit and the command (bench/results/data/agents.json). Exit status 0, 2 for bad usage.
 // SPDX-License-Identifier: MIT
 #include "agents.hpp"
 
 #include <kvtl/version.hpp>
+
+#include "commit.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -24,6 +27,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -114,7 +118,7 @@ std::string check(const arguments& a) {
     return "";
 }
 
-json row_of(const arguments& a, bench::agent_policy policy,
+json row_of(const arguments& a, const std::string& command, bench::agent_policy policy,
             const std::vector<std::vector<bench::agent_job>>& traces) {
     double mean = 0, longest = 0, calls = 0, in_memory = 0, prefilled = 0, again = 0, reloaded = 0,
            written = 0;
@@ -135,7 +139,26 @@ json row_of(const arguments& a, bench::agent_policy policy,
             {"tokens_prefilled", prefilled / n},
             {"tokens_prefilled_again", again / n},
             {"tokens_reloaded", reloaded / n},
-            {"tokens_written", written / n}};
+            {"tokens_written", written / n},
+            {"memory_tokens", a.costs.memory_tokens},
+            {"file_tokens", a.costs.file_tokens},
+            {"prefill_tokens_per_s", a.costs.prefill_tokens_per_s},
+            {"load_tokens_per_s", a.costs.load_tokens_per_s},
+            {"decode_tokens_per_s", a.costs.decode_tokens_per_s},
+            {"commit", KVTL_COMMIT},
+            {"machine", "any: simulated"},
+            {"command", command}};
+}
+
+/// Without --json and its file, which say nothing about the rows.
+std::string command_of(int argc, char** argv) {
+    std::string command = program;
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word == "--json") ++i;
+        if (!word.starts_with("--json")) (command += ' ') += word;
+    }
+    return command;
 }
 
 } // namespace
@@ -164,7 +187,7 @@ int main(int argc, char** argv) {
 
     json rows = json::array();
     for (std::size_t p = 0; p < std::size(bench::agent_policy_names); ++p)
-        rows.push_back(row_of(a, static_cast<bench::agent_policy>(p), traces));
+        rows.push_back(row_of(a, command_of(argc, argv), static_cast<bench::agent_policy>(p), traces));
     if (a.json_file != "-") {
         std::printf("%-16s %10s %10s %14s %10s %8s %9s\n", "policy", "mean job", "longest", "in memory",
                     "prefilled", "again", "reloaded");

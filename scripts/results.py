@@ -349,22 +349,47 @@ def gates(data, commit):
     return table(["policy", "kept", "held with decoded ones", "needles", "KL", "facts", "KL", "chains", "KL", "text, KL"], lines)
 
 
-def server(data, measure):
-    """Waiting for the first token, and load."""
-    rows = [r for r in data["server"] if r["measure"] == measure]
-    listed = lambda values: ", ".join(str(v) for v in values)
-    if measure == "first token":
-        return table(["where the prompt comes from", "median ms to the first token", "most ms", "tokens not computed"],
-                     [[r["from"], str(r["ms_median"]), str(r["ms_most"]), listed(r["tokens_reused"])] for r in rows])
-    if measure == "users":
-        return table(["cache", "turns", "seconds", "tokens generated per s", "p50 ms to the first token", "most ms", "not computed again",
-                      "process memory held (VmHWM), MiB"],
-                     [[r["cache"], str(r["turns"]), f"{r['seconds']:.1f}", f"{r['tokens_per_s']:.1f}", str(r["ms_p50"]), str(r["ms_most"]),
-                       f"{r['reused_percent']} %", str(r["process_mib"]) + (f" (cache {r['cache_mib']:.1f})" if r["cache_mib"] else "")]
-                      for r in rows])
-    return table(["requests per s", "answered", "503", "lost", "p50 ms", "p99 ms", "most ms", "memory of the process during the run, MiB"],
-                 [[str(r["rate"]), str(r["answered"]), str(r["refused"]), str(r["lost"]), str(r["ms_p50"]), str(r["ms_p99"]),
-                   str(r["ms_most"] or "-"), listed(r["process_mib"])] for r in rows])
+# Of each measure of a kvtl-server: headings, and what stands below them: a key, or a function of a row.
+SERVER = {
+    "first token": [("preset", lambda r: f"`{r['policy']}`"), ("where the prompt comes from", "from"), ("tokens of the prompt", "prompt_tokens"),
+                    ("median ms to the first token", "ms_median"), ("most ms", "ms_most"), ("tokens not computed", "tokens_reused")],
+    "load": [("requests per s", "rate"), ("answered", "answered"), ("503", "refused"), ("lost", "lost"), ("p50 ms", "ms_p50"), ("p99 ms", "ms_p99"),
+             ("most ms", "ms_most"), ("memory of the process during the run, MiB", "process_mib")],
+    "users": [("cache", "cache"), ("model", "model"), ("slots", "slots"), ("turns", "turns"), ("seconds", "seconds"),
+              ("tokens generated per s", "tokens_per_s"), ("p50 ms to the first token", "ms_p50"), ("most ms", "ms_most"),
+              ("not computed again, %", "reused_percent"), ("process memory held (VmHWM), MiB", "process_mib"), ("cache, MiB", "cache_mib")],
+    "agents": [("server", "server"), ("slots", "slots"), ("jobs", "jobs"), ("mean job, s", "mean_job_s"), ("longest job, s", "longest_job_s"),
+               ("tokens sent", "tokens_sent"), ("computed", "tokens_computed"), ("generated", "tokens_generated"),
+               ("a generated one in prefilled ones", "decode_in_prefills")],
+    "ranks": [("server", "server"), ("jobs", "jobs"), ("PTE", "rank_pte"), ("tokens of the trajectory", "rank_length"),
+              ("tokens sent and generated", "rank_sent_and_generated"), ("tokens generated", "rank_generated")],
+    "held agents": [("preset", lambda r: f"`{r['policy']}`"), ("tokens of a context", "tokens_each"), ("MiB of its file", "mib_each"),
+                    ("contexts held", "held"), ("ms to the first token, computed", "ms_computed"), ("from its file", "ms_from_file")],
+}
+
+
+def server(data, measure, like=None, of=None):
+    """What programs of bench/server_load printed: the rows of a measure, in the columns of one."""
+    columns = SERVER[like or measure]
+
+    def word(row, key):
+        value = key(row) if callable(key) else row.get(key)
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    rows = [r for r in data["server"] if r["measure"] == (of or measure)]
+    return table([heading for heading, _ in columns], [[word(r, key) for _, key in columns] for r in rows])
+
+
+def agents(data, command):
+    """Simulated agents: who leaves memory."""
+    rows = [r for r in data["agents"] if r["command"] == command]
+    number = lambda value: f"{value:,.0f}"
+    return table(["policy", "mean job, s", "longest job, s", f"calls with their context in memory, of {rows[0]['calls']:.1f}", "tokens read again",
+                  "tokens loaded"],
+                 [[f"`{r['policy']}`", f"{r['mean_job_s']:.2f}", f"{r['longest_job_s']:.2f}", f"{r['in_memory']:.1f}",
+                   number(r["tokens_prefilled_again"]), number(r["tokens_reloaded"])] for r in rows])
 
 
 def million_tokens(data):
@@ -411,7 +436,15 @@ BLOCKS = {
     "layers by drift": drift_layers,
     "gates": lambda d: gates(d, "9fc4da72"),
     "gates with attention": lambda d: gates(d, "67ce11ce"),
-    **{f"server {m}": (lambda d, m=m: server(d, m)) for m in ("first token", "load", "load release", "users")},
+    **{f"server {m}": (lambda d, m=m: server(d, m)) for m in ("first token", "load", "users", "agents", "held agents")},
+    "server first token of 32000": lambda d: server(d, "first token of 32000", like="first token"),
+    "server failing remote": lambda d: server(d, "failing remote", like="first token"),
+    "server ranks": lambda d: server(d, "ranks", of="agents"),
+    "server runs": lambda d: runs(d, "server"),
+    "agents without files": lambda d: agents(d, "kvtl-agents --traces 200 --file-tokens 0"),
+    "agents with files": lambda d: agents(d, "kvtl-agents --traces 200"),
+    "agents busy": lambda d: agents(d, "kvtl-agents --traces 200 --file-tokens 4000 --prefill-rate 300 --load-rate 10000"),
+    "agents runs": lambda d: runs(d, "agents"),
     **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
 }
 

@@ -3,17 +3,21 @@
 #
 #   server_load.py load KVTL-SERVER MODEL [--requests 10000] [--rates 50,100,200]
 #       requests that arrive at random (Poisson, seed 1): times to the whole answer, what is lost, memory of the process
-#   server_load.py first-token KVTL-SERVER MODEL TEXT [--rounds 5]
-#       time to the first token of a long prompt: computed, from a slot, from a file, from Redis, after a restart; and with a
-#       Redis of three that is lost, hangs, or is slow
-#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--plain KVTL-PLAIN-USERS --cells N]
+#   server_load.py first-token KVTL-SERVER MODEL [TEXT] [--rounds 5] [--tokens N]
+#       time to the first token of a long prompt: computed, from a slot, from a file after a restart, from Redis. --tokens: a
+#       prompt of N random tokens, for a model of random weights
+#   server_load.py failing-remote KVTL-SERVER MODEL TEXT [--rounds 5]
+#       the same with a Redis of three that is lost, hangs, or is slow
+#   server_load.py users KVTL-SERVER MODEL TEXT [--users 8] [--turns 4] [--chars 3000] [--cells N]
+#                             [--plain KVTL-PLAIN-USERS --plain-cells N,..]
 #       users in turn, whose histories are larger than the memory: tokens per second, times, memory of the process; and the
-#       same with llama.cpp and its own cache of N cells
+#       same with llama.cpp and its own cache of so many cells
 #   server_load.py users KVTL-SERVER MODEL TEXT --against OTHER-SERVER [--pairs 3] [--at-once [--pause S]] [--parallel 2]
 #       the same users at two servers in turn, and medians. --at-once: all users ask at the same time, each as soon as it has
 #       its answer, or after S seconds on average (seed: the user)
 #
-# Prints tables of Markdown. Only the standard library.
+# Prints tables of Markdown. --json FILE appends the same as rows, with commit, machine and command, to the array in FILE
+# (bench/results/data/server.json). Only the standard library.
 # SPDX-License-Identifier: MIT
 import argparse
 import asyncio
@@ -24,6 +28,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import socket
 import statistics
@@ -55,7 +60,7 @@ class Server:
 
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.wait(120)
         self.log.close()
 
     def resident_mib(self, what="VmRSS"):
@@ -70,7 +75,7 @@ class Server:
 
     def complete(self, prompt, tokens=1):
         """Seconds to the first token and to the end, usage, text."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         begin = time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(
             {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
@@ -111,6 +116,9 @@ class Redis:
             except OSError:
                 time.sleep(0.01)
 
+    def keys(self):
+        return int(subprocess.run(["redis-cli", "-p", str(self.port), "dbsize"], check=True, capture_output=True, text=True).stdout.split()[-1])
+
     def end(self):
         self.process.kill()
         self.process.wait()
@@ -148,6 +156,58 @@ class Slow:
 def percentile(values, p):
     values = sorted(values)
     return values[min(len(values) - 1, int(p * len(values)))]
+
+
+def milliseconds(seconds):
+    return round(1000 * seconds)
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+def commit():
+    here = pathlib.Path(__file__).resolve().parent
+    return subprocess.run(["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"], check=True,
+                          capture_output=True, text=True).stdout.strip()
+
+
+def machine():
+    fields = dict(line.split(":", 1) for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return (f"{fields.get('model name', 'unknown processor')} (family {fields.get('cpu family', '?')}), "
+            f"{os.cpu_count()} virtual cores, {gib:.0f} GiB, load average {os.getloadavg()[0]:.1f} at the start")
+
+
+class Rows:
+    """Lines of a table of Markdown, and the same as rows of JSON."""
+
+    def __init__(self, a, **common):
+        programs = {a.program: "KVTL-SERVER", getattr(a, "plain", None): "KVTL-PLAIN-USERS", getattr(a, "against", None): "OTHER-SERVER"}
+        root = pathlib.Path(__file__).resolve().parents[2]
+        words, given = [], iter(sys.argv[1:])
+        for word in given:
+            if word == "--json":
+                next(given)
+                continue
+            path = pathlib.Path(word).resolve()
+            inside = str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+            words.append(programs.get(str(path)) or (inside if path.exists() else word))
+        self.file, self.headed = a.json, None
+        self.common = common
+        self.source = {"model": pathlib.Path(a.model).name, "commit": commit(), "machine": machine(),
+                       "command": shlex.join([pathlib.Path(sys.argv[0]).name, *words])}
+
+    def add(self, **row):
+        row = self.common | row
+        if self.headed != list(row):
+            self.headed = list(row)
+            print(f"| {' | '.join(row)} |\n|{' --- |' * len(row)}")
+        words = [", ".join(map(str, v)) if isinstance(v, list) else "-" if v is None else str(v) for v in row.values()]
+        print(f"| {' | '.join(words)} |", flush=True)
+        if not self.file:
+            return
+        kept = json.loads(self.file.read_text()) if self.file.exists() else []
+        lines = ",\n".join(json.dumps(r, ensure_ascii=False) for r in [*kept, row | self.source])
+        self.file.write_text(f"[\n{lines}\n]\n")
 
 
 # ------------------------------------------------------------------------------------------------------------ load
@@ -188,74 +248,123 @@ async def arrive(server, rate, requests, rss):
 
 
 def load(a):
-    print("| requests per s | answered | 503 | others | p50 ms | p99 ms | most ms | memory of the process, MiB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--store", "store", "--threads", "1",
+    rows = Rows(a, policy=a.policy, measure="load")
+    with tempfile.TemporaryDirectory() as folder, Server(a.program, a.model, folder, "--store", "store", "--threads", "1", "--policy", a.policy,
                                                          "--memory-mib", a.memory_mib, "--parallel", "8", "--queue", "512") as server:
         server.complete("Hello")
         for rate in map(float, a.rates.split(",")):
             rss = []
             times, states = asyncio.run(arrive(server, rate, a.requests, rss))
-            others = sum(states.values()) - states["200"] - states["503"]
-            print(f"| {rate:g} | {states['200']} | {states['503']} | {others} | {1000 * percentile(times, .5):.0f} | "
-                  f"{1000 * percentile(times, .99):.0f} | {1000 * max(times):.0f} | {', '.join(f'{m:.0f}' for m in rss)} |", flush=True)
+            rows.add(rate=int(rate) if rate.is_integer() else rate, answered=states["200"], refused=states["503"],
+                     lost=sum(states.values()) - states["200"] - states["503"], ms_p50=milliseconds(percentile(times, .5)),
+                     ms_p99=milliseconds(percentile(times, .99)), ms_most=milliseconds(max(times)),
+                     process_mib=[round(m) for m in rss])
 
 
 # ----------------------------------------------------------------------------------------------------- first token
+class Waits:
+    """Times to the first token by where a prompt came from."""
+
+    def __init__(self, a, measure):
+        self.all_of, self.rows = {}, Rows(a, policy=a.policy, measure=measure)
+
+    def note(self, name, measured):
+        usage = measured[2]
+        self.all_of.setdefault(name, []).append((measured[0], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]))
+
+    def print(self):
+        for name, seen in self.all_of.items():
+            seconds = [m[0] for m in seen]
+            self.rows.add(**{"from": name}, prompt_tokens=round(statistics.mean(m[1] for m in seen)),
+                          ms_median=milliseconds(statistics.median(seconds)), ms_most=milliseconds(max(seconds)), tokens_reused=[m[2] for m in seen])
+
+
+class Site:
+    """A folder, servers of Redis, and kvtl-servers that use them."""
+
+    def __init__(self, a, redis):
+        self.a = a
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        self.redis = [Redis(self.folder) for _ in range(redis)]
+        self.remote = [r.port for r in self.redis]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for r in self.redis:
+            r.end()
+        self.temporary.cleanup()
+
+    def server(self, store):
+        ports = ",".join(f"127.0.0.1:{port}" for port in self.remote)
+        more = ["-c", self.a.tokens + 64, "--remote-timeout-ms", 20000] if self.a.tokens else []
+        return Server(self.a.program, self.a.model, self.folder, "--store", store, "--threads", "1", "--policy", self.a.policy,
+                      "--memory-mib", self.a.memory_mib, "--parallel", self.a.parallel, "--remote", f"redis://{ports}", *more)
+
+    @staticmethod
+    def until_sent(server):
+        while server.metrics()["kvtl_remote_put_total"] < 1:
+            time.sleep(0.05)
+
+
+def prompt_of(a, turn):
+    if a.tokens:
+        chance = random.Random(turn)
+        return [chance.randrange(5, 256) for _ in range(a.tokens)]
+    return pathlib.Path(a.text).read_text()[500 * turn : 500 * turn + a.chars]
+
+
 def first_token(a):
-    text = pathlib.Path(a.text).read_text()
-    rows = {}
-
-    def note(name, measured, timeout=""):
-        rows.setdefault(name, []).append((measured[0], measured[2]["prompt_tokens_details"]["cached_tokens"], timeout))
-
+    waits = Waits(a, f"first token of {a.tokens}" if a.tokens else "first token")
     for turn in range(a.rounds):
-        prompt = text[500 * turn : 500 * turn + 4400]
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            redis = [Redis(folder) for _ in range(3)]
-            remote = "redis://" + ",".join(f"127.0.0.1:{r.port}" for r in redis)
-            common = ["--threads", "1", "--policy", a.policy, "--remote", remote]
+        prompt = prompt_of(a, turn)
+        with Site(a, redis=3) as site:
+            with site.server("one") as s:
+                waits.note("computed", s.complete(prompt))
+                waits.note("from its slot", s.complete(prompt))
+                site.until_sent(s)
+            with site.server("one") as s:
+                waits.note("from a file, after a restart", s.complete(prompt))
+            with site.server("two") as s:
+                waits.note("from Redis, by another server", s.complete(prompt))
+    waits.print()
 
-            def server(store, *more):
-                return Server(a.program, a.model, folder, "--store", store, *common, *more)
 
-            with server("one") as s:
-                note("computed", s.complete(prompt))
-                note("from its slot", s.complete(prompt))
-                while s.metrics()["kvtl_remote_put_total"] < 1:
-                    time.sleep(0.05)
-            with server("one") as s:
-                note("from a file, after a restart", s.complete(prompt))
-            with server("two") as s:
-                note("from Redis, by another server", s.complete(prompt))
-            with server("three") as s:
-                redis[0].end()
-                note("one of three is lost", s.complete(prompt))
-            with server("four") as s:
-                for r in redis[1:]:
-                    r.process.send_signal(signal.SIGSTOP)
-                note("two hang, one is lost", s.complete(prompt))
-                note("again: they are left alone", s.complete(text[10000 + 500 * turn : 14400 + 500 * turn]))
-                for r in redis[1:]:
-                    r.process.send_signal(signal.SIGCONT)
-            one = Redis(folder)
-            slow = Slow(one.port, 1 << 20)
-            common[-1] = f"redis://127.0.0.1:{one.port}"
-            with server("five") as s:
+def failing_remote(a):
+    waits = Waits(a, "failing remote")
+    for turn in range(a.rounds):
+        prompt = prompt_of(a, turn)
+        with Site(a, redis=3) as site:
+            with site.server("one") as s:
                 s.complete(prompt)
-                while s.metrics()["kvtl_remote_put_total"] < 1:
-                    time.sleep(0.05)
-            common[-1] = f"redis://127.0.0.1:{slow.port}"
-            with server("six") as s:
-                note("one that sends 1 MiB per s, deadline 2 s", s.complete(prompt))
-            for r in [*redis, one]:
-                r.end()
-    print("| where the prompt comes from | median ms to the first token | most ms | tokens not computed, of all rounds |")
-    print("| --- | --- | --- | --- |")
-    for name, all_of in rows.items():
-        ms = [1000 * m[0] for m in all_of]
-        print(f"| {name} | {statistics.median(ms):.0f} | {max(ms):.0f} | {', '.join(str(m[1]) for m in all_of)} |")
+                site.until_sent(s)
+            nothing, _, has = sorted(site.redis, key=Redis.keys)
+            nothing.end()
+            with site.server("two") as s:
+                waits.note("one of three is lost, others have it", s.complete(prompt))
+            has.end()
+            with site.server("three") as s:
+                waits.note("two of three are lost, one of which had it", s.complete(prompt))
+        with Site(a, redis=3) as site:
+            with site.server("one") as s:
+                s.complete(prompt)
+                site.until_sent(s)
+            hangs = max(site.redis, key=Redis.keys).process
+            hangs.send_signal(signal.SIGSTOP)
+            with site.server("two") as s:
+                waits.note("one of three hangs, which had it", s.complete(prompt))
+                waits.note("the next prompt", s.complete(prompt_of(a, turn + 20)))
+            hangs.send_signal(signal.SIGCONT)
+        with Site(a, redis=1) as site:
+            with site.server("one") as s:
+                s.complete(prompt)
+                site.until_sent(s)
+            site.remote = [Slow(site.redis[0].port, 1 << 20).port]
+            with site.server("two") as s:
+                waits.note("the only one sends 1 MiB per s", s.complete(prompt))
+    waits.print()
 
 
 # ----------------------------------------------------------------------------------------------------------- users
@@ -292,7 +401,7 @@ def talk(a, server, begun):
     r["seconds"] = time.monotonic() - begin
     r["first"] += r["later"]
     r["metrics"], r["processor"] = server.metrics(), server.processor_seconds()
-    r["memory"] = f"{server.resident_mib('VmHWM'):.0f} (cache {r['metrics']['kvtl_cache_memory_bytes'] / 2**20:.1f})"
+    r["process_mib"], r["cache_mib"] = round(server.resident_mib("VmHWM")), round(r["metrics"]["kvtl_cache_memory_bytes"] / 2**20, 1)
     return r
 
 
@@ -309,23 +418,23 @@ def users(a):
     paged = ["--policy", a.policy, "--memory-mib", a.memory_mib, "--parallel", a.parallel, "--store", "store"]
     if a.against:
         return pairs(a, begun, paged)
-    print("| cache | turns | seconds | tokens generated per s | p50 ms to the first token | p99 ms | not computed again | memory, MiB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows = Rows(a, measure="users")
 
-    def row(name, r, memory):
-        print(f"| {name} | {len(r['first'])} | {r['seconds']:.1f} | {r['generated'] / r['seconds']:.1f} | "
-              f"{1000 * percentile(r['first'], .5):.0f} | {1000 * percentile(r['first'], .99):.0f} | "
-              f"{100 * r['cached'] / r['prompts']:.0f} % | {memory} |", flush=True)
+    def row(policy, name, slots, r, process_mib, cache_mib=None):
+        rows.add(policy=policy, cache=name, slots=slots, turns=len(r["first"]), seconds=round(r["seconds"], 1),
+                 tokens_per_s=round(r["generated"] / r["seconds"], 1), ms_p50=milliseconds(percentile(r["first"], .5)),
+                 ms_most=milliseconds(max(r["first"])), reused_percent=round(100 * r["cached"] / r["prompts"]),
+                 process_mib=process_mib, cache_mib=cache_mib, histories_tokens=r.get("histories"))
 
-    for name, arguments in (("kvtl, files", paged),
-                            ("whole caches in memory, no files", ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
+    for policy, name, slots, arguments in ((a.policy, "files", a.parallel, paged),
+                                           ("full", "no files", a.whole, ["--policy", "full", "--parallel", a.whole, "--store-mib", "0"])):
         r = users_of(a, a.program, begun, arguments)
-        row(name, r, r["memory"])
-    if a.plain:
+        row(policy, f"`kvtl-server`, `{policy}`, {name}", slots, r, r["process_mib"], r["cache_mib"])
+    for cells in map(int, a.plain_cells.split(",")) if a.plain else []:
         texts = "".join(f"{len(t.encode())}\n{t}" for t in begun)
-        ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(a.cells), str(a.turns), "16", "1"], input=texts,
+        ended = subprocess.run(["/usr/bin/time", "-f", "%M", a.plain, a.model, str(cells), str(a.turns), "16", "1"], input=texts,
                                capture_output=True, text=True, check=True)
-        row(f"llama.cpp, {a.cells} cells", json.loads(ended.stdout), f"{int(ended.stderr.split()[-1]) / 1024:.0f}")
+        row("llama.cpp", f"llama.cpp, {cells:,} cells", None, json.loads(ended.stdout), round(int(ended.stderr.split()[-1]) / 1024))
 
 
 def pairs(a, begun, arguments):
@@ -355,7 +464,7 @@ def pairs(a, begun, arguments):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["load", "first-token", "users"])
+    parser.add_argument("what", choices=["load", "first-token", "failing-remote", "users"])
     parser.add_argument("program", type=lambda p: str(pathlib.Path(p).resolve()))
     parser.add_argument("model", type=lambda p: str(pathlib.Path(p).resolve()))
     parser.add_argument("text", nargs="?")
@@ -364,9 +473,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--users", type=int, default=8)
     parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--chars", type=int, default=3000, help="of each user's first prompt")
+    parser.add_argument("--chars", type=int, default=3000, help="of a prompt; users: of each user's first one")
+    parser.add_argument("--tokens", type=int, default=0, help="random ones, in place of TEXT")
     parser.add_argument("--plain", type=lambda p: str(pathlib.Path(p).resolve()))
-    parser.add_argument("--cells", type=int, default=4608, help="of llama.cpp's own cache, and tokens of the longest conversation")
+    parser.add_argument("--plain-cells", default="4608", help="of llama.cpp's own cache, a size for each run")
+    parser.add_argument("--cells", type=int, default=4608, help="tokens of the longest conversation")
     parser.add_argument("--whole", type=int, default=1, help="whole caches that fit into the memory")
     parser.add_argument("--parallel", type=int, default=2, help="conversations that are answered at once")
     parser.add_argument("--at-once", action="store_true", help="all users ask at the same time")
@@ -375,10 +486,11 @@ def main():
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--policy", default="dynakv_estimate")
     parser.add_argument("--memory-mib", default="64")
+    parser.add_argument("--json", type=pathlib.Path, help="append the rows to the array in this file")
     a = parser.parse_args()
-    if a.what != "load" and a.text is None:
+    if a.what != "load" and not (a.what == "first-token" and a.tokens) and a.text is None:
         parser.error("TEXT is missing; valid: a file of text")
-    {"load": load, "first-token": first_token, "users": users}[a.what](a)
+    {"load": load, "first-token": first_token, "failing-remote": failing_remote, "users": users}[a.what](a)
 
 
 if __name__ == "__main__":

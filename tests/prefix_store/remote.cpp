@@ -192,6 +192,15 @@ TEST_CASE("a tier on three servers, of which one is lost") {
     for (std::uint32_t i = 0; i < prefixes; ++i)
         static_cast<void>(kept(*a.store, a.cache, counting(100000 + 1000 * i, 70)));
     REQUIRE(a.tier.statistics().not_put == 0);
+    std::string posts,
+        manifests; // by server: a manifest is where its signpost is, so a prefix needs two servers at most
+    for (const auto& server : servers) {
+        const std::string keys = "--scan --pattern 'kvtl:1:";
+        posts += server->cli(keys + "s:*' | cut -d: -f4 | sort -u");
+        manifests += server->cli(keys + "m:*' | cut -d: -f4 | sort -u");
+    }
+    CHECK(posts.size() > 1000);
+    CHECK(posts == manifests);
     servers[2]->kill();
     machine<blobs> b(open());
     std::uint32_t found = 0;

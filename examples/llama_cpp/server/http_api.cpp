@@ -101,8 +101,12 @@ bool send_whole(reply& r, httplib::DataSink& sink) {
     if (!sink.is_writable()) return false;
     r.text += news.text;
     if (!news.ended) return true;
-    if (!r.what->failure().empty())
-        return false; // the status has gone out: an answer that is cut off says it
+    if (const std::string& why = r.what->failure(); !why.empty()) {
+        // The status has gone out: the answer says it, and is cut off behind that, so that nobody takes it for a whole one.
+        const std::string error = error_body(api_error(500, why));
+        sink.write(error.data(), error.size());
+        return false;
+    }
     const std::string body = r.writer.whole(r.text, *r.what);
     if (!sink.write(body.data(), body.size())) return false;
     sink.done();

@@ -59,7 +59,8 @@ void refuse_what_cannot_be_followed(const json& body) {
     static const auto neutral = json::parse(R"({
         "n": [1], "best_of": [1], "echo": [false], "suffix": [""], "logprobs": [false, 0],
         "top_logprobs": [0], "frequency_penalty": [0, 0.0], "presence_penalty": [0, 0.0], "logit_bias": [{}],
-        "tools": [[]], "functions": [[]], "tool_choice": ["none", "auto"], "response_format": [{"type": "text"}]})");
+        "tools": [[]], "functions": [[]], "tool_choice": ["none", "auto"], "function_call": ["none", "auto"],
+        "modalities": [["text"]], "response_format": [{"type": "text"}]})");
     for (const auto& [name, valid] : neutral.items()) {
         const json* f = field(body, name.c_str());
         if (f == nullptr || std::find(valid.begin(), valid.end(), *f) != valid.end()) continue;
@@ -83,7 +84,11 @@ std::vector<std::string> stops_of(const json& body) {
 void read_prompt(const json& body, const served_model& m, generation& g) {
     const json* f = field(body, "prompt");
     if (f == nullptr) throw api_error(400, "prompt is missing; valid: a text, or a list of tokens", "prompt");
-    if (f->is_array() && f->size() == 1 && f->front().is_string()) f = &f->front();
+    // OpenAI's has lists of prompts, too: of one here.
+    if (f->is_array() && !f->empty() && (f->front().is_string() || f->front().is_array())) {
+        if (f->size() > 1) refuse("prompt", *f, "a text, or a list of tokens; one prompt per request");
+        f = &f->front();
+    }
     if (f->is_string()) {
         g.prompt = m.prompt(f->get<std::string>());
         return;
@@ -133,9 +138,11 @@ std::size_t room_for(const json& body, bool chat, std::size_t prompt, std::size_
                             "; valid: up to " + std::to_string(context - 1),
                         chat ? "messages" : "prompt", "context_length_exceeded");
     const std::size_t room = context - prompt;
-    const char* name =
-        field(body, "max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
+    const bool newer = field(body, "max_completion_tokens") != nullptr;
+    const char* name = newer ? "max_completion_tokens" : "max_tokens";
     const json* f = field(body, name);
+    if (const json* other = field(body, "max_tokens"); newer && other != nullptr)
+        refuse("max_tokens", *other, "one of max_tokens and max_completion_tokens");
     if (f == nullptr) return chat ? room : std::min<std::size_t>(room, 16);
     const std::uint64_t wanted = whole_number(*f, name, 1, context);
     if (wanted > room)

@@ -2,9 +2,10 @@
 //
 //   chunk      NAMES:{FILE}:NUMBER:SUM       a piece of a saved file; FILE is its random id. A chunk that has not changed since
 //                                            the last save has its name already, and is not sent again
-//   manifest   NAMES:m:{HASH-TOKENS}         header, sum of each chunk (8 bytes), space, tokens (4 bytes each)
 //   signpost   NAMES:s:{HASH-TOKENS}         of a multiple of 64 tokens: which of the next 64 lengths have manifests. A reader
 //                                            who does not know how long a stored prefix is asks for few names
+//   manifest   NAMES:m:{POST}:HASH-TOKENS    header, sum of each chunk (8 bytes), space, tokens (4 bytes each). POST is the
+//                                            signpost's, so that both are on one server
 //
 // Two writers of a signpost at once may lose a bit: that prefix is not found until it is put again.
 // SPDX-License-Identifier: MIT
@@ -111,13 +112,24 @@ parse_manifest(std::span<const std::byte> bytes) {
                   file_id[1], number, sum);
     return names + text;
 }
-/// Of a manifest ('m') or a signpost ('s'). The hash covers model, space and tokens (prefix_hash).
-[[nodiscard]] inline std::string prefix_name(const std::string& names, char kind, const hash128& hash,
-                                             std::size_t tokens) {
-    char text[80];
-    std::snprintf(text, sizeof text, ":%c:{%016" PRIx64 "%016" PRIx64 "-%zu}", kind, hash[0], hash[1],
-                  tokens);
-    return names + text;
+/// The first `tokens` tokens of a prompt. The hash covers model, space and tokens (prefix_hash).
+struct hashed_prefix {
+    hash128 hash{};
+    std::size_t tokens = 0;
+};
+namespace detail {
+[[nodiscard]] inline std::string word_of(const hashed_prefix& p) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64 "-%zu", p.hash[0], p.hash[1], p.tokens);
+    return text;
+}
+} // namespace detail
+[[nodiscard]] inline std::string signpost_name(const std::string& names, const hashed_prefix& post) {
+    return names + ":s:{" + detail::word_of(post) + "}";
+}
+[[nodiscard]] inline std::string manifest_name(const std::string& names, const hashed_prefix& post,
+                                               const hashed_prefix& whole) {
+    return names + ":m:{" + detail::word_of(post) + "}:" + detail::word_of(whole);
 }
 
 }} // namespace kvtl::v0

@@ -157,9 +157,9 @@ class remote_tier final : public prefix_tier {
 
         std::vector<std::string> names;
         const std::size_t last = n / signpost_tokens, first = (wanted.beyond + 1) / signpost_tokens;
+        const auto beginning = [&](std::size_t tokens) { return hashed_prefix{hashes[tokens], tokens}; };
         for (std::size_t i = last + 1; i-- > first && names.size() < most_signposts;)
-            names.push_back(
-                prefix_name(config_.names, 's', hashes[i * signpost_tokens], i * signpost_tokens));
+            names.push_back(signpost_name(config_.names, beginning(i * signpost_tokens)));
         std::vector<remote_signpost> posts(names.size());
         std::vector<std::span<std::byte>> into;
         for (remote_signpost& p : posts) into.push_back(bytes_of_one(p));
@@ -170,10 +170,11 @@ class remote_tier final : public prefix_tier {
         std::vector<std::string> manifests;
         for (std::size_t k = 0; k < names.size(); ++k) {
             if (bytes[k] == no_blob || !is_signpost(posts[k], bytes[k])) continue;
+            const std::size_t post_at = (last - k) * signpost_tokens;
             for (std::size_t bit = signpost_tokens; bit-- > 0 && found.size() < most_candidates;) {
-                const std::size_t tokens = (last - k) * signpost_tokens + bit;
+                const std::size_t tokens = post_at + bit;
                 if ((posts[k].lengths >> bit & 1) == 0 || tokens > n || tokens <= wanted.beyond) continue;
-                manifests.push_back(prefix_name(config_.names, 'm', hashes[tokens], tokens));
+                manifests.push_back(manifest_name(config_.names, beginning(post_at), beginning(tokens)));
                 found.push_back({tokens, hashes[tokens], manifests.back(), names[k]});
             }
         }
@@ -345,7 +346,8 @@ class remote_tier final : public prefix_tier {
             hash = prefix_hash::next(hash, m.tokens[i]);
             if (i + 1 == post_at) post_hash = hash;
         }
-        const std::string post_name = prefix_name(config_.names, 's', post_hash, post_at);
+        const hashed_prefix at{post_hash, post_at};
+        const std::string post_name = signpost_name(config_.names, at);
         remote_signpost post;
         std::uint64_t bytes = 0;
         const std::span<std::byte> into = bytes_of_one(post);
@@ -356,7 +358,7 @@ class remote_tier final : public prefix_tier {
         post.lengths |= std::uint64_t{1} << (n - post_at);
         if (!note(blobs_.put(post_name, std::as_bytes(std::span(&post, 1)), chunk_ttl(), until)))
             return false;
-        const std::string name = prefix_name(config_.names, 'm', hash, n);
+        const std::string name = manifest_name(config_.names, at, {hash, n});
         std::uint8_t there = 0; // a cluster says where it lies
         if (!note(blobs_.touch(std::span(&name, 1), config_.ttl, std::span(&there, 1), until))) return false;
         if (!note(blobs_.put(name, bytes_of(m), config_.ttl, until))) return false;

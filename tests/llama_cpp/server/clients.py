@@ -32,9 +32,13 @@ class Clients(unittest.TestCase):
         cls.url = f"http://{cls.server.host}:{cls.server.port}"
 
 
+def needs_openai(test):
+    there = unittest.skipUnless(pathlib.Path(package, "index.mjs").exists(), "there is no OpenAI client (scripts/deps.sh --clients)")
+    return unittest.skipUnless(shutil.which("node"), "there is no Node.js (Debian: nodejs)")(there(test))
+
+
 class OpenAI(Clients):
-    @unittest.skipUnless(shutil.which("node"), "there is no Node.js (Debian: nodejs)")
-    @unittest.skipUnless(pathlib.Path(package, "index.mjs").exists(), "there is no OpenAI client (scripts/deps.sh --clients)")
+    @needs_openai
     def test_its_own_client(self):
         script = pathlib.Path(__file__).with_name("openai_client.mjs")
         done = subprocess.run(["node", script, package, f"{self.url}/v1", "secret"], capture_output=True, text=True,
@@ -56,6 +60,50 @@ class OpenAI(Clients):
         self.assertIn("other", said["none"])
         self.assertNotIn("error", said["abort"])
         Server.until(lambda: not any(s["is_processing"] for s in self.server.get("/slots", key="secret").json))
+
+
+class Turns(unittest.TestCase):
+    """Two users with OpenAI's client, each with a conversation, and a restart between two turns."""
+
+    def ask_all(self, server, talks, questions):
+        """The next turns of all users at once."""
+        script = pathlib.Path(__file__).with_name("openai_turns.mjs")
+        url = f"http://{server.host}:{server.port}/v1"
+        asking = {}
+        for key, messages in talks.items():
+            asking[key] = subprocess.Popen(["node", script, package, url, key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            asking[key].stdin.write(json.dumps({"messages": messages, "questions": questions}))
+            asking[key].stdin.close()
+        said = {}
+        for key, process in asking.items():
+            said[key] = json.loads(process.stdout.read())
+            process.stdout.close()
+            self.assertEqual(process.wait(), 0)
+        return said
+
+    @needs_openai
+    def test_two_users_and_a_restart(self):
+        prose = pathlib.Path(f"{data}/prose.txt").read_text()
+        begun = {"alice": [{"role": "system", "content": prose[:1200]}], "bob": [{"role": "system", "content": prose[:1200]}]}
+        questions = ["What is it?", "And then?", "Who says so?"]
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "keys").write_text("alice\nbob\n")
+
+            def server(store):
+                return Server(program, "-m", model, "--policy", "full", "--api-key-file", "keys", "--store", store, folder=folder)
+
+            with server("whole") as s: # all turns without a restart
+                expected = self.ask_all(s, begun, questions)
+            with server("store") as s:
+                before = self.ask_all(s, begun, questions[:2])
+            with server("store") as s:
+                after = self.ask_all(s, {key: t["messages"] for key, t in before.items()}, questions[2:])
+            for key in begun:
+                self.assertEqual(after[key]["messages"], expected[key]["messages"])
+                self.assertEqual(before[key]["cached"][0], 0) # whoever was first: nothing of the other's is there
+                self.assertGreater(before[key]["cached"][1], 300)
+                self.assertGreater(after[key]["cached"][0], before[key]["cached"][1])
 
 
 class Curl(Clients):

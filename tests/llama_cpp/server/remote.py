@@ -287,7 +287,7 @@ class OnRedis(Base):
         redis = Redis(self)
         with self.machine(f"redis://{redis.address}") as server:
             said, _ = self.turn(server, long_text)
-        for key in redis.keys("*:{*}:*"):
+        for key in redis.keys("*:{*}:*:*"):
             redis.cli("unlink", key)
         with self.machine(f"redis://{redis.address}") as server:
             self.assertEqual(self.turn(server, long_text + said + " and")[1], 0)

@@ -67,7 +67,8 @@ class Answers(ServerTest):
 
     def test_a_prompt_of_tokens_is_that_of_its_text(self):
         tokens = self.server.post("/tokenize", {"content": sentence, "add_special": True}).json["tokens"]
-        self.assertEqual(self.server.text(tokens, max_tokens=8), self.server.text(sentence, max_tokens=8))
+        for prompt in (tokens, [tokens], [sentence]): # OpenAI's lists of prompts, of which one is served
+            self.assertEqual(self.server.text(prompt, max_tokens=8), self.server.text(sentence, max_tokens=8))
 
     def test_stream_is_the_whole_in_pieces(self):
         whole = self.server.complete(sentence, max_tokens=24).json
@@ -204,7 +205,11 @@ class Refusals(ServerTest):
                              ("stop is 7", {"stop": 7}), ("n is 2", {"n": 2}), ("logprobs is 3", {"logprobs": 3}),
                              ("prompt is {}", {"prompt": {}}), ("prompt is -1", {"prompt": [1, -1]}),
                              ("prompt is 99999999", {"prompt": [99999999]}), ('stream is "yes"', {"stream": "yes"}),
-                             ("no tokens", {"prompt": []}), ("stream_options is 1", {"stream_options": 1})):
+                             ("no tokens", {"prompt": []}), ("stream_options is 1", {"stream_options": 1}),
+                             ("one prompt per request", {"prompt": ["a", "b"]}), ("one prompt per request", {"prompt": [[1], [2]]}),
+                             ("prompt is [1]", {"prompt": [[[1]]]}), ("max_tokens is -4", {"max_tokens": -4, "max_completion_tokens": 4}),
+                             ("one of max_tokens and max_completion_tokens", {"max_completion_tokens": 4}),
+                             ("function_call is", {"function_call": {"name": "f"}}), ("modalities is", {"modalities": ["audio"]})):
             error = self.refused(400, words, c, good | field)
             self.assertEqual(error["type"], "invalid_request_error")
         self.refused(400, "prompt is missing", c, {})
@@ -659,6 +664,18 @@ class Program(unittest.TestCase):
             answer.close()
             self.assertIn(b"the server is stopping", rest)
             self.assertEqual([f.name for f in folder.iterdir()], ["log"])
+
+    def test_an_answer_that_fails_midway_says_why_and_is_cut_off(self):
+        with tempfile.TemporaryDirectory() as name:
+            with Server(program, "-m", model, folder=pathlib.Path(name)) as server:
+                answer = server.open("/v1/completions", {"prompt": sentence, "max_tokens": 2000, "temperature": 0})
+                Server.until(lambda: server.busy() == 1)
+            rest = b""
+            while more := answer.recv(65536):
+                rest += more
+            answer.close()
+            self.assertIn(b'{"error":{"message":"the server is stopping', rest)
+            self.assertNotIn(b"\r\n0\r\n", rest) # the end of a whole answer
 
 
 if __name__ == "__main__":
