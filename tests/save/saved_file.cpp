@@ -3,6 +3,7 @@
 #include <kvtl/save/saved_file.hpp>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <support/saved_model.hpp>
 #include <support/scratch_folder.hpp>
 #include <sys/wait.h>
@@ -400,6 +401,20 @@ TEST_CASE("the file is its owner's, whatever the umask") {
         REQUIRE(::stat(path.c_str(), &found) == 0);
         CHECK((found.st_mode & 07777) == 0600);
     }
+}
+
+TEST_CASE("a file that is locked and no save, such as that of an open cache, is not waited for") {
+    const scratch_folder folder;
+    const std::string path = folder.file("cache");
+    std::ofstream(path) << "the file of a cache";
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    struct ::flock all {};
+    all.l_type = F_WRLCK;
+    REQUIRE(::fcntl(fd, F_OFD_SETLK, &all) == 0);
+    check_refused(saved_file::create(path), errc::file_refused, path, "not saved by kvtl; name another");
+    check_refused(saved_file::open(path), errc::file_refused, path, "not saved by kvtl; name another");
+    ::close(fd);
 }
 
 TEST_CASE("who reads shares, who saves does not") {
