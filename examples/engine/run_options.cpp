@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
 namespace engine {
@@ -97,7 +98,11 @@ void check_run_options(const run_options& o) {
 
 void check_save_state(const run_options& o) {
     if (o.save_state.empty()) return;
-    require(o.save_state != o.kv_path, "--save-state: --kv-path names the same file; name another one");
+    const auto place = [](const std::string& path) {
+        return std::filesystem::absolute(path).lexically_normal();
+    };
+    require(o.io == "memory" || place(o.save_state) != place(o.kv_path),
+            "--save-state: --kv-path names the same file; name another one");
     const auto file =
         kvtl::saved_file::create(o.save_state); // the run may take long: find out now that it cannot be kept
     require(file.ok(), "--save-state: " + (file.ok() ? std::string() : file.error().message));

@@ -286,7 +286,9 @@ template <file_ops Ops> class basic_saved_file {
         errc code = errc::io_error;
         const char* help = "";
         if (why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP) code = errc::invalid_argument;
-        if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY)
+        if (why == EACCES || why == EPERM)
+            code = errc::file_refused, help = "; change who may use it, or name another path";
+        if (why == EROFS || why == ETXTBSY)
             code = errc::file_refused, help = "; name a path that may be written";
         if (why == ENOENT) code = errc::absent, help = "; make the folder first";
         if (why == ENOSPC || why == EDQUOT || why == EFBIG)
