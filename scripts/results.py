@@ -264,6 +264,13 @@ def saved(data, measure):
         return table(["preset", "tokens", "fork, ms", "its first token, ms", "a later token, ms", "moved by forks, MiB", "fork and end, ms"],
                      [[f"`{r['policy']}`", f"{r['tokens']:,}", f"{r['fork_ms']:.3f}", f"{r['first_ms']:.0f}", f"{r['later_ms']:.0f}",
                        f"{r['moved_mib']:.1f}", f"{r['unused_ms']:.2f}"] for r in rows])
+    if measure == "flips":
+        return table(["preset", "bits", "refused", "generation before", "bears nothing", "another sequence"],
+                     [[f"`{r['policy']}`"] + [f"{r[key]:,}" for key in ("flips", "refused", "before", "harmless", "wrong")] for r in rows])
+    if measure == "fuzz":
+        return table(["target", "inputs", "seconds", "findings"],
+                     [[f"`{r['target']}`", f"{r['inputs']:,}", f"{r['seconds']}", f"{r['findings']}"] for r in rows]
+                     + [["all", f"{sum(r['inputs'] for r in rows):,}", f"{sum(r['seconds'] for r in rows)}", f"{sum(r['findings'] for r in rows)}"]])
     rows.sort(key=lambda r: (r["shape"], r["tokens"], r["compute_us"]))
     return table(["shape", "tokens", "preset", "compute, ms", "first save, MiB", "later save, MiB", "later save, ms", "share of the steps", "load, ms", "prompt's attention, s",
                   "prompt / load"],
@@ -426,7 +433,9 @@ BLOCKS = {
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
     "saved checkpoint": lambda d: saved(d, "checkpoint"),
+    "saved flips": lambda d: saved(d, "flips"),
     "saved fork": lambda d: saved(d, "fork"),
+    "saved fuzz": lambda d: saved(d, "fuzz"),
     "saved runs": lambda d: runs(d, "saved"),
     "million runs": lambda d: runs(d, "million"),
     "compile runs": lambda d: runs(d, "compile"),

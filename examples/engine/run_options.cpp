@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
 namespace engine {
@@ -60,11 +61,16 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
     app.add_flag("--ignore-eos", o.generate.ignore_end, "go on behind the end of the text");
     app.add_option("--logits", o.generate.top_logits, "put the N highest logits of each step into the JSON");
     define_cache_options(app, o);
+    const auto has_name = [](const std::string& path) { // an unset variable of a script
+        return path.empty() ? std::string("the path is empty; name a file") : std::string();
+    };
     app.add_option(
-        "--save-state", o.save_state,
-        "write the text, or the conversation, and its cache to a file at the end, to go on from later");
+           "--save-state", o.save_state,
+           "write the text, or the conversation, and its cache to a file at the end, to go on from later")
+        ->check(has_name);
     app.add_option("--load-state", o.load_state,
-                   "go on from such a file; -p and -f then say what comes next, and may be left out");
+                   "go on from such a file; -p and -f then say what comes next, and may be left out")
+        ->check(has_name);
     app.add_option("--json", o.json_file, "write the result as JSON; - for standard output");
 }
 
@@ -92,6 +98,11 @@ void check_run_options(const run_options& o) {
 
 void check_save_state(const run_options& o) {
     if (o.save_state.empty()) return;
+    const auto place = [](const std::string& path) {
+        return std::filesystem::absolute(path).lexically_normal();
+    };
+    require(o.io == "memory" || place(o.save_state) != place(o.kv_path),
+            "--save-state: --kv-path names the same file; name another one");
     const auto file =
         kvtl::saved_file::create(o.save_state); // the run may take long: find out now that it cannot be kept
     require(file.ok(), "--save-state: " + (file.ok() ? std::string() : file.error().message));

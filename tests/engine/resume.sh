@@ -44,6 +44,9 @@ one_line "cut.kvs" "${base[@]}" --load-state cut.kvs
 expect 2 "--load-state: load: clusterer is variance_split in this cache and was fixed_groups" \
     "${base[@]}" --policy dynakv --load-state quest.kvs
 one_line "--save-state: " "${base[@]}" -p "$prompt" --save-state no/such/folder/x.kvs
+one_line "--save-state: the path is empty" "${base[@]}" -p "$prompt" --save-state ""
+one_line "--load-state: the path is empty" "${base[@]}" -p "$prompt" --load-state ""
+one_line "--save-state: --kv-path names the same file" "${base[@]}" -p "$prompt" --kv-path own.kv --save-state ./own.kv
 one_line "--record-trace: valid: without --load-state" "${base[@]}" --load-state quest.kvs --record-trace x.trace
 for f in *; do
     case $f in *.json | *.kvs | out | err) ;; *) complain "left behind: $f" ;; esac

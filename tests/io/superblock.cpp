@@ -48,7 +48,7 @@ TEST_CASE("foreign, short and newer files say what they are") {
     const std::vector<std::byte> zeros(4096);
     CHECK(parse_superblock(zeros).error().code == errc::file_refused);
     CHECK(parse_superblock({}).error().code == errc::file_refused);
-    CHECK(parse_superblock(zeros).error().message == "not a kvtl cache file");
+    CHECK(parse_superblock(zeros).error().message == "not a kvtl cache file; name another file");
 
     auto bytes = bytes_of(s);
     bytes.resize(20);

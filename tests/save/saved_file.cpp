@@ -3,6 +3,7 @@
 #include <kvtl/save/saved_file.hpp>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <support/saved_model.hpp>
 #include <support/scratch_folder.hpp>
 #include <sys/wait.h>
@@ -402,6 +403,20 @@ TEST_CASE("the file is its owner's, whatever the umask") {
     }
 }
 
+TEST_CASE("a file that is locked and no save, such as that of an open cache, is not waited for") {
+    const scratch_folder folder;
+    const std::string path = folder.file("cache");
+    std::ofstream(path) << "the file of a cache";
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    struct ::flock all {};
+    all.l_type = F_WRLCK;
+    REQUIRE(::fcntl(fd, F_OFD_SETLK, &all) == 0);
+    check_refused(saved_file::create(path), errc::file_refused, path, "not saved by kvtl; name another");
+    check_refused(saved_file::open(path), errc::file_refused, path, "not saved by kvtl; name another");
+    ::close(fd);
+}
+
 TEST_CASE("who reads shares, who saves does not") {
     const scratch_folder folder;
     const std::string path = folder.file("seq");
@@ -543,6 +558,9 @@ TEST_CASE("a file that may only be read is read, and a full disk leaves what the
     const scratch_folder folder;
     const std::string path = folder.file("seq");
     const auto m = make(path);
+    const std::string closed = folder.file("closed");
+    make(closed);
+    REQUIRE(::chmod(closed.c_str(), 0) == 0);
     const ::pid_t child = ::fork(); // limits and rights that cannot be taken back
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -555,6 +573,7 @@ TEST_CASE("a file that may only be read is read, and a full disk leaves what the
         file->abandon();
         bool differs = false;
         if (!read_model(*file, m, differs) || differs) ::_exit(4);
+        { const saved_file closing = *std::move(file); } // it is locked
         if (::geteuid() == 0 && (::chmod(folder.path().c_str(), 0755) != 0 ||
                                  ::chmod(path.c_str(), 0444) != 0 || ::setuid(65534) != 0))
             ::_exit(0); // there is nobody who may only read
@@ -563,7 +582,9 @@ TEST_CASE("a file that may only be read is read, and a full disk leaves what the
         if (!file) ::_exit(file.error().code == errc::file_refused ? 0 : 5); // the path to it may be closed
         if (file->put(section_kind::lane, 0, {}).code() != errc::file_refused) ::_exit(6);
         if (!read_model(*file, m, differs) || differs) ::_exit(7);
-        ::_exit(0);
+        file = saved_file::open(closed);
+        if (file || file.error().code != errc::file_refused) ::_exit(8);
+        ::_exit(file.error().message.find("change who may use it") != std::string::npos ? 0 : 9);
     }
     int ended = 0;
     REQUIRE(::waitpid(child, &ended, 0) == child);

@@ -161,7 +161,9 @@ template <class Types> class alignas(64) shard final : public shard_base {
         if (rows) return {};
         if (h == call_half::undo) return retrieval_.undo_select(slot, layer), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;
-        return retrieval_.select(slot, layer, q);
+        status done = retrieval_.select(slot, layer, q);
+        if (!done) retrieval_.undo_select(slot, layer);
+        return done;
     }
 
     status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,

@@ -72,7 +72,7 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     superblock s;
     if (bytes.size() < s.magic.size() ||
         std::memcmp(bytes.data(), superblock_magic.data(), s.magic.size()) != 0)
-        return status::failure(errc::file_refused, "not a kvtl cache file");
+        return status::failure(errc::file_refused, "not a kvtl cache file; name another file");
     if (bytes.size() < sizeof s)
         return status::failure(errc::corrupt,
                                "a kvtl cache file cut off inside its superblock (%zu of %zu bytes)",

@@ -286,7 +286,9 @@ template <file_ops Ops> class basic_saved_file {
         errc code = errc::io_error;
         const char* help = "";
         if (why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP) code = errc::invalid_argument;
-        if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY)
+        if (why == EACCES || why == EPERM)
+            code = errc::file_refused, help = "; change who may use it, or name another path";
+        if (why == EROFS || why == ETXTBSY)
             code = errc::file_refused, help = "; name a path that may be written";
         if (why == ENOENT) code = errc::absent, help = "; make the folder first";
         if (why == ENOSPC || why == EDQUOT || why == EFBIG)
@@ -338,6 +340,13 @@ template <file_ops Ops> class basic_saved_file {
         if (why == -EAGAIN) return fail(errc::file_refused, "%s", refusal);
         return why < 0 ? failure("locking it", why) : status{};
     }
+    /// Of the file of that name. The file of an open cache is locked, too, but there is no use in waiting for it.
+    [[nodiscard]] status lock_named(int fd, bool exclusive, const char* refusal) {
+        status s = lock(fd, exclusive, refusal);
+        if (s.code() == errc::file_refused)
+            if (auto other = ours(fd, false); !other) return other;
+        return s;
+    }
 
     [[nodiscard]] status begin_draft(std::uint32_t page_bytes) {
         if (!valid_page_bytes(page_bytes))
@@ -348,7 +357,8 @@ template <file_ops Ops> class basic_saved_file {
         if (there) { // and it stays locked until it is replaced
             replaced_.fd = file_.ops.open(target_, open_for::writing);
             if (replaced_.fd < 0) return failure("opening it", replaced_.fd);
-            if (auto s = lock(replaced_.fd, true, "it is open elsewhere; close it there first"); !s) return s;
+            if (auto s = lock_named(replaced_.fd, true, "it is open elsewhere; close it there first"); !s)
+                return s;
             if (auto s = ours(replaced_.fd, false); !s) return s;
         }
         const std::string draft = target_ + ".part";
@@ -395,14 +405,16 @@ template <file_ops Ops> class basic_saved_file {
         for (int attempt = 0; attempt < 16; ++attempt) {
             std::optional<file_facts> there;
             if (auto s = resolve(there); !s) return s;
-            if (!there) return fail(errc::absent, "there is no such file");
+            if (!there)
+                return fail(errc::absent, "there is no such file; check the name, or save to it first");
             file_.fd = file_.ops.open(target_, open_for::writing);
             writable_ = file_.fd >= 0;
             if (file_.fd == -EACCES || file_.fd == -EPERM || file_.fd == -EROFS || file_.fd == -ETXTBSY)
                 file_.fd = file_.ops.open(target_, open_for::reading);
             if (file_.fd == -ENOENT) continue;
             if (file_.fd < 0) return failure("opening it", file_.fd);
-            if (auto s = lock(file_.fd, false, "it is open for saving elsewhere; wait until it is closed");
+            if (auto s =
+                    lock_named(file_.fd, false, "it is open for saving elsewhere; wait until it is closed");
                 !s)
                 return s;
             if (names(target_, file_.fd)) return {};

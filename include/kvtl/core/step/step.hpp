@@ -148,10 +148,12 @@ template <class Types> class step_runner {
         const status forced = force_load(lane_id);
         if (drain_window(lane_id)) return {};
         if (!forced) return forced;
-        if (status s = store_->write_error(store_->pool_of(lane_id)); !s) return s;
-        return status::failure(errc::bound_too_small,
-                               "no frame or no storage is left for the %u entries that wait for their units",
-                               store_->at(lane_id).state().buffered);
+        if (status s = store_->write_error(store_->write_pool(lane_id)); !s) return s;
+        return status::failure(
+            errc::bound_too_small,
+            "no frame or no room on storage is left for the entry that leaves the window, and %u "
+            "entries wait for their units; raise memory_bytes, or end another sequence",
+            store_->at(lane_id).state().buffered);
     }
 
     /// True when the lane's window holds no more than it should. A failed write may have kept an entry there.
