@@ -12,9 +12,7 @@ seconds=${1:-60}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz.sh: SECONDS is '$seconds'; valid: a whole number from 1" >&2; exit 2; }
 shift $(($# > 0))
 cmake --preset fuzz >/dev/null
-programs=$(ninja -C build/fuzz -t targets all | sed -n 's/^\(\(fuzz\|replay\)_[a-z_]*\): phony$/\1/p')
-# shellcheck disable=SC2086 # one word for each program
-cmake --build --preset fuzz --target $programs
+cmake --build --preset fuzz
 (($# > 0)) || for program in build/fuzz/bin/fuzz_*; do set -- "$@" "${program##*/fuzz_}"; done
 for target; do
     corpus=build/fuzz/corpus/$target

@@ -5,6 +5,7 @@
 #include <kvtl/element.hpp>
 #include <kvtl/version.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -30,13 +31,23 @@ template <class Element> struct rows_view {
 };
 
 /// A read-only view of the engine's numbers: float, f16 or bf16. Stores and kernels convert them; a cache
-/// that stores the same type copies them. Converts implicitly from any span of float, f16 or bf16.
+/// that stores the same type copies them. Converts implicitly from any span of float, f16 or bf16. Numbers follow one
+/// another, or lie in rows with a stride: q, k and v of a layer may share a buffer, (T, (HQ + 2 H) D).
 class tensor_view {
   public:
     constexpr tensor_view() noexcept = default;
     template <element E>
     constexpr tensor_view(const E* data, std::size_t size) noexcept
         : data_(data), size_(size), kind_(kind_of<E>()) {}
+    /// `rows` rows of `row` numbers each, of which one begins `stride` numbers behind the one before. A row has all
+    /// numbers of a token. Calls refuse other rows, and a stride below `row`.
+    template <element E>
+    [[nodiscard]] static constexpr tensor_view in_rows(const E* data, std::size_t rows, std::size_t row,
+                                                       std::size_t stride) noexcept {
+        tensor_view v(data, rows * row);
+        if (stride != row) v.row_ = row, v.stride_ = stride;
+        return v;
+    }
     template <std::ranges::contiguous_range R>
     requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
         element<std::ranges::range_value_t<R>>
@@ -48,7 +59,20 @@ class tensor_view {
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
-    /// call(p): p points to the first number and has the numbers' own type.
+    /// Numbers of a row, and from the begin of one to the next; 0 and 0 where all numbers follow one another.
+    [[nodiscard]] constexpr std::size_t row() const noexcept { return row_; }
+    [[nodiscard]] constexpr std::size_t stride() const noexcept { return stride_; }
+    /// Where number i lies, from where visit() and as() point to.
+    [[nodiscard]] constexpr std::size_t place(std::size_t i) const noexcept {
+        if (row_ == 0) return i;
+        const std::size_t at = first_ + i;
+        return at / row_ * stride_ + at % row_;
+    }
+    /// Numbers that follow one another from number i on.
+    [[nodiscard]] constexpr std::size_t run(std::size_t i) const noexcept {
+        return row_ == 0 ? size_ - i : std::min(size_ - i, row_ - (first_ + i) % row_);
+    }
+    /// call(p), number i at p[place(i)]: p has the numbers' own type.
     template <class Call> constexpr decltype(auto) visit(Call&& call) const {
         if (kind_ == kind_of<f16>()) return call(static_cast<const f16*>(data_));
         if (kind_ == kind_of<bf16>()) return call(static_cast<const bf16*>(data_));
@@ -57,17 +81,20 @@ class tensor_view {
     template <element E> [[nodiscard]] constexpr bool holds() const noexcept {
         return empty() || kind_ == kind_of<E>();
     }
-    /// Pointer to the first number; null if the numbers have another type.
+    /// As visit() has it; null if the numbers have another type.
     template <element E> [[nodiscard]] constexpr const E* as() const noexcept {
         return kind_ == kind_of<E>() ? static_cast<const E*>(data_) : nullptr;
     }
-    /// The numbers if they are floats; otherwise an empty span.
+    /// The numbers if they are floats and follow one another; otherwise an empty span.
     [[nodiscard]] constexpr std::span<const float> floats() const noexcept {
-        return kind_ == kind_of<float>() ? std::span(static_cast<const float*>(data_), size_)
-                                         : std::span<const float>();
+        return kind_ == kind_of<float>() && row_ == 0 ? std::span(static_cast<const float*>(data_), size_)
+                                                      : std::span<const float>();
     }
     [[nodiscard]] constexpr tensor_view subspan(std::size_t first, std::size_t n) const noexcept {
-        return visit([&](const auto* p) { return tensor_view(p + first, n); });
+        if (row_ == 0) return visit([&](const auto* p) { return tensor_view(p + first, n); });
+        tensor_view part = *this;
+        part.first_ += first, part.size_ = n;
+        return part;
     }
     [[nodiscard]] constexpr tensor_view first(std::size_t n) const noexcept { return subspan(0, n); }
 
@@ -78,6 +105,8 @@ class tensor_view {
 
     const void* data_ = nullptr;
     std::size_t size_ = 0;
+    std::size_t row_ = 0, stride_ = 0; ///< 0: one run of numbers
+    std::size_t first_ = 0;            ///< in rows: number 0 is number first_ of data_
     std::uint8_t kind_ = 0;
 };
 

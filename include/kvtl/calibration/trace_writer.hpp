@@ -50,7 +50,7 @@ class trace_writer {
                 if (rows.empty())
                     std::fill_n(at, floats, f16{});
                 else
-                    rows.visit([&](const auto* x) { put(x + t * floats, at, floats); });
+                    rows.visit([&](const auto* x) { put(x + rows.place(t * floats), at, floats); });
                 at += floats;
             };
             add(!header_.has(trace_header::without_q), in.q, query);

@@ -572,8 +572,8 @@ template <element E> class cache_calls {
         for (; steps < parts.size() && parts[steps].kind == part_kind::decode; ++steps)
             end += parts[steps].tokens;
         if (steps < 2 || q.size() < end * row) return false;
-        if (!core_->calls.floats("forward", "q", q.subspan(first * row, (end - first) * row),
-                                 (end - first) * row))
+        if (!core_->calls.floats("forward", "q", q.subspan(first * row, (end - first) * row), row,
+                                 end - first))
             return false;
         for_each_of(shard, [&](unsigned in) {
             bool more = true;

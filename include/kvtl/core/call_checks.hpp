@@ -95,12 +95,22 @@ template <element E> struct call_checks {
         return status::failure(errc::invalid_argument, "%s: %s has %zu numbers; valid: %zu", call, name,
                                x.size(), want);
     }
-    /// Range: what the numbers must fit into besides being finite.
+    /// row: of one token. Range: what the numbers must fit into besides being finite.
     template <class Range = float>
     [[nodiscard]] static status floats(const char* call, const char* name, const tensor_view& x,
-                                       std::size_t want) noexcept {
-        if (status s = sized(call, name, x, want); !s) return s;
-        if (!x.visit([&](const auto* p) { return simd::all_finite<Range>(p, x.size()); }))
+                                       std::size_t row, std::size_t tokens = 1) noexcept {
+        if (status s = sized(call, name, x, tokens * row); !s) return s;
+        if (x.row() != 0 && (x.row() != row || x.stride() < row))
+            return status::failure(
+                errc::invalid_argument,
+                "%s: %s has rows of %zu numbers with a stride of %zu; valid: rows of %zu with "
+                "a stride of %zu or more",
+                call, name, x.row(), x.stride(), row, row);
+        bool finite = true;
+        for (std::size_t i = 0; i < x.size() && finite; i += x.run(i))
+            finite =
+                x.visit([&](const auto* p) { return simd::all_finite<Range>(p + x.place(i), x.run(i)); });
+        if (!finite)
             return status::failure(
                 errc::invalid_argument,
                 "%s: %s holds a NaN, an infinity or a number beyond %s; valid: finite numbers", call, name,
@@ -117,10 +127,10 @@ template <element E> struct call_checks {
                 errc::invalid_argument,
                 "%s: k has %zu numbers; valid: a positive multiple of kv_heads * head_dim = %zu", call,
                 in.k.size(), key_floats);
-        if (status s = floats<E>(call, "k", in.k, tokens * key_floats); !s) return s;
-        if (status s = floats<E>(call, "v", in.v, tokens * key_floats); !s) return s;
+        if (status s = floats<E>(call, "k", in.k, key_floats, tokens); !s) return s;
+        if (status s = floats<E>(call, "v", in.v, key_floats, tokens); !s) return s;
         if (!out.empty() || !in.q.empty())
-            if (status s = floats(call, "q", in.q, tokens * query_floats); !s) return s;
+            if (status s = floats(call, "q", in.q, query_floats, tokens); !s) return s;
         if (!in.sink_logits.empty())
             if (status s = floats(call, "sink_logits", in.sink_logits, query_heads); !s) return s;
         if (!out.empty() && out.size() != tokens * query_floats)

@@ -106,7 +106,7 @@ template <element Plain = f16> struct channel_pruned {
                     const std::size_t head = q.first + std::size_t{h} * q.group + g;
                     q.q.visit([&](const auto* all) {
                         for (std::size_t t = begin; t < q.count; ++t)
-                            add_squares(all + (t * q.all + head) * dim, sum.data());
+                            add_squares(all + q.q.place((t * q.all + head) * dim), sum.data());
                     });
                     for (std::uint32_t d = 0; d < dim; ++d) score[d] += std::sqrt(sum[d]);
                 }

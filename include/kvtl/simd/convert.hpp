@@ -12,6 +12,7 @@
 #include <kvtl/views.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <concepts>
 
 namespace kvtl { inline namespace v0 { namespace simd {
@@ -29,10 +30,11 @@ inline void encode(const From* in, E* out, std::size_t n) noexcept {
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
 }
 
-/// out[i] = in[first + i], rounded to E
+/// out[i] = in[first + i], rounded to E, of numbers that follow one another.
 template <class Arch = default_arch, element E>
 inline void encode(const tensor_view& in, std::size_t first, E* out, std::size_t n) noexcept {
-    in.visit([&](const auto* p) { encode<Arch>(p + first, out, n); });
+    assert(n <= in.run(first));
+    in.visit([&](const auto* p) { encode<Arch>(p + in.place(first), out, n); });
 }
 
 /// out[i] = in[i], exactly
@@ -50,11 +52,12 @@ inline void encode(const float* in, const tensor_span& out, std::size_t at, std:
     out.visit([&](auto* p) { encode<Arch>(in, p + at, n); });
 }
 
-/// in[first + i], i < n, as floats: where they lie when they are floats, else in `room`, (n).
+/// in[first + i], i < n, as floats: where they lie when they are floats, else in `room`, (n). They follow one another.
 template <class Arch = default_arch>
 [[nodiscard]] inline const float* widened(const tensor_view& in, std::size_t first, float* room,
                                           std::size_t n) noexcept {
-    if (const float* all = in.as<float>()) return all + first;
+    assert(n <= in.run(first));
+    if (const float* all = in.as<float>()) return all + in.place(first);
     encode<Arch>(in, first, room, n);
     return room;
 }

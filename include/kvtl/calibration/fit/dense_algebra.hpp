@@ -21,9 +21,9 @@ namespace kvtl { inline namespace v0 { namespace dense {
 
 /// Numbers as floats: as they are, or widened into `room`.
 [[nodiscard]] inline std::span<const float> as_floats(const tensor_view& x, std::vector<float>& room) {
-    if (x.holds<float>()) return x.floats();
+    if (x.empty() || !x.floats().empty()) return x.floats();
     room.resize(x.size());
-    simd::encode(x, 0, room.data(), room.size());
+    for (std::size_t i = 0; i < x.size(); i += x.run(i)) simd::encode(x, i, room.data() + i, x.run(i));
     return room;
 }
 

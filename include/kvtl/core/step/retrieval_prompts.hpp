@@ -286,9 +286,12 @@ template <class Types> class retrieval_prompts {
                                    "both bf16");
         const std::size_t width = r_.plan.model.width(),
                           token = std::size_t{r_.plan.model.kv_heads} * r_.plan.model.dim;
+        const auto rows = [&](const tensor_view& all, const E* p, std::size_t at) {
+            return rows_view<E>{p + all.place(at), tokens, width, all.row() == 0 ? token : all.stride()};
+        };
         for (const lane_ref& ref : lanes) {
             const std::size_t at = r_.plan.model.key_offset(ref.in_layer);
-            fit_lane<E>(ref, {k + at, tokens, width, token}, {v + at, tokens, width, token}, in, tokens);
+            fit_lane<E>(ref, rows(in.k, k, at), rows(in.v, v, at), in, tokens);
         }
         return {};
     }
