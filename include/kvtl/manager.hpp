@@ -22,7 +22,7 @@
 //          tokens() counts them from then on. append() is for owners; a prefetch() for another layer does nothing.
 // Numbers: q, k, v and out are floats, f16 or bf16 (tensor_view, tensor_span). 16-bit queries are widened where they are
 //          used, and results are rounded once where they are stored: they equal the rounded results of floats.
-// Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call leaves the sequence as it
+// Errors:  Rare calls return a result<T>. Calls of every step return a status and are noexcept. A failed call leaves the sequence as it
 //          was and may be repeated. With a shard, this holds for that shard; forward() is a call for each part.
 //          Tokens, units and statistics are as they were, except for times, transfers and wasted_bytes. Two exceptions:
 //            - a further turn (prefill after decode), or a later chunk of a prompt of fixed groups, that fails halfway: the
@@ -134,7 +134,7 @@ class kv_manager<Preset, Supplied, true> : public cache_calls<typename cache_typ
     template <save_target To>
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
                                                      const save_options& options = {}) {
-        return calls::save_to(seq, to, options, rare_calls_of<types>);
+        return calls::save_to(seq, to, options, rare_calls());
     }
     /// The same to a file of its own, which takes the place of one that has the name when it is complete and on the disk. If that
     /// one has the sequence's last save, it gets the next generation instead.
@@ -150,7 +150,7 @@ class kv_manager<Preset, Supplied, true> : public cache_calls<typename cache_typ
     /// for save(), and for such clusters some 70 bytes per frame and a copy of the replacement policy's state.
     template <save_source From>
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
-        return calls::load_from(from, options, rare_calls_of<types>);
+        return calls::load_from(from, options, rare_calls());
     }
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
                                                           const load_options& options = {});
@@ -211,7 +211,10 @@ class kv_manager<Preset, Supplied, true> : public cache_calls<typename cache_typ
     }
 
   private:
+    template <element E> friend class any_cache;
     using planner_type = planner<policies_of<Preset>>;
+
+    [[nodiscard, gnu::cold]] static const rare_shard_calls& rare_calls() noexcept;
 
     /// The plan with the least memory.
     [[nodiscard, gnu::cold]] static result<sized_cache> least_plan(const config& c) {
@@ -250,22 +253,26 @@ result<kv_manager<Preset, Supplied, true>> kv_manager<Preset, Supplied, true>::o
     }
 }
 template <class Preset, class Supplied>
+const rare_shard_calls& kv_manager<Preset, Supplied, true>::rare_calls() noexcept {
+    return rare_calls_of<types>;
+}
+template <class Preset, class Supplied>
 result<save_facts> kv_manager<Preset, Supplied, true>::save(sequence_id seq, const std::string& path,
                                                             const save_options& options) {
-    return calls::save_to(seq, path, options, rare_calls_of<types>);
+    return calls::save_to(seq, path, options, rare_calls());
 }
 template <class Preset, class Supplied>
 result<loaded_sequence> kv_manager<Preset, Supplied, true>::load(const std::string& path,
                                                                  const load_options& options) {
-    return calls::load_from(path, options, rare_calls_of<types>);
+    return calls::load_from(path, options, rare_calls());
 }
 template <class Preset, class Supplied>
 status kv_manager<Preset, Supplied, true>::resize(std::size_t memory_bytes) noexcept {
-    return calls::resize_to(memory_bytes, rare_calls_of<types>);
+    return calls::resize_to(memory_bytes, rare_calls());
 }
 template <class Preset, class Supplied>
 status kv_manager<Preset, Supplied, true>::set_share(sequence_id seq, float weight) noexcept {
-    return calls::share_of(seq, weight, rare_calls_of<types>);
+    return calls::share_of(seq, weight, rare_calls());
 }
 
 /// A cache of any preset, for programs that choose the preset at run time (docs/integrate.md has one). E: what the preset
@@ -285,7 +292,7 @@ template <element E> class any_cache : public cache_calls<E> {
     template <class Preset, class Supplied>
     any_cache(kv_manager<Preset, Supplied>&& cache) noexcept requires
         std::same_as<typename cache_types<Preset>::element_type, E>
-        : calls(std::move(cache)), rare_(&rare_calls_of<cache_types<Preset>>) {}
+        : calls(std::move(cache)), rare_(&kv_manager<Preset, Supplied>::rare_calls()) {}
 
     /// Name of the preset. The text lives as long as the program.
     [[nodiscard]] std::string_view preset() const noexcept { return this->core_->preset; }

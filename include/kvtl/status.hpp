@@ -1,6 +1,6 @@
-// Errors without exceptions. Hot calls return a `status`, cold calls a `result<T>`.
+// Errors without exceptions. Calls of every step return a `status`, rare calls a `result<T>`.
 //
-// Cost: an ok status writes one byte and one enum; nothing here allocates except `error` on the cold path.
+// Cost: an ok status writes one byte and one enum; nothing here allocates except `error`, in rare calls.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -67,7 +67,7 @@ enum class errc : std::uint8_t {
     return "unknown";
 }
 
-/// The outcome of a hot call: a code and, when it is not ok, one line of text held inline (no allocation).
+/// The outcome of a call of every step: a code and, when it is not ok, one line of text held inline (no allocation).
 class [[nodiscard]] status {
   public:
     constexpr status() noexcept { text_[0] = '\0'; }
@@ -93,7 +93,7 @@ class [[nodiscard]] status {
     char text_[239]; // only the first byte is set while ok
 };
 
-/// The error of a cold call. The message may have several lines: one per part if memory_bytes is too small.
+/// The error of a rare call. The message may have several lines: one per part if memory_bytes is too small.
 struct error {
     errc code = errc::invalid_argument;
     std::string message;

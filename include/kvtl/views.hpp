@@ -62,6 +62,10 @@ class tensor_view {
     /// Numbers of a row, and from the begin of one to the next; 0 and 0 where all numbers follow one another.
     [[nodiscard]] constexpr std::size_t row() const noexcept { return row_; }
     [[nodiscard]] constexpr std::size_t stride() const noexcept { return stride_; }
+    /// Rows of n numbers that do not overlap, or one run.
+    [[nodiscard]] constexpr bool has_rows_of(std::size_t n) const noexcept {
+        return row_ == 0 || (row_ == n && stride_ >= n);
+    }
     /// Where number i lies, from where visit() and as() point to.
     [[nodiscard]] constexpr std::size_t place(std::size_t i) const noexcept {
         if (row_ == 0) return i;

@@ -118,8 +118,19 @@ TEST_CASE("chunks are written as their tokens one by one, in any element type") 
     out.write(3, 0,
               {.q = std::span(q).last(32), .k = std::span(narrow).last(16), .v = std::span(narrow).last(16)});
     REQUIRE(out.close(3, 4));
-    trace_reader in = open(folder.file("a.trc"));
+    std::vector<float> fused; // q and k of a token behind one another
     for (std::size_t t = 0; t < 4; ++t) {
+        fused.insert(fused.end(), q.data() + t * 32, q.data() + (t + 1) * 32);
+        fused.insert(fused.end(), k.data() + t * 16, k.data() + (t + 1) * 16);
+    }
+    const auto keys = kvtl::tensor_view::in_rows(fused.data() + 32, 4, 16, 48);
+    trace_writer rows = create_trace(folder.file("b.trc"), {.shape = one});
+    rows.write(0, 0, {.q = kvtl::tensor_view::in_rows(fused.data(), 4, 32, 48), .k = keys, .v = keys});
+    REQUIRE(rows.close(3, 4));
+    trace_reader in = open(folder.file("a.trc")), in_rows = open(folder.file("b.trc"));
+    for (std::size_t t = 0; t < 4; ++t) {
+        CHECK(copy(read(in_rows, t, 0).q) == numbers(32, t, 0, 0));
+        CHECK(copy(read(in_rows, t, 0).k) == numbers(16, t, 0, 1));
         CHECK(copy(read(in, t, 0).q) == numbers(32, t, 0, 0));
         CHECK(copy(read(in, t, 0).v) == numbers(16, t, 0, 1));
     }
@@ -211,6 +222,11 @@ TEST_CASE("what cannot be recorded is said when the recording is closed") {
     CHECK(said([&](trace_writer& out) { out.write(0, 0, {.q = q, .k = k, .v = k}); }) ==
           "trace: 1 tokens, 1 of them of the prompt; layer 1 has 0 that were written");
 
+    const auto heads = kvtl::tensor_view::in_rows(q.data(), 2, 8, 12);
+    CHECK(said([&](trace_writer& out) { out.write(0, 0, {.q = q, .k = heads, .v = k}); }) ==
+          "trace: layer 0, token 0: k has rows of 8 numbers with a stride of 12; valid: rows of 16 with a "
+          "stride of "
+          "16 or more");
     CHECK(said([&](trace_writer& out) { out.write(3, 1, {.q = q, .k = k, .v = k}); }) ==
           "trace: layer 1, token 3; valid: 0 to 0");
     trace_writer full = create_trace("/dev/full", {.shape = small});

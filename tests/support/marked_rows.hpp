@@ -54,7 +54,7 @@ template <bool Fits> struct marked_rows_as {
             if (scratch.size() < fit_scratch_bytes(keys.count)) return; // too little: nothing is fitted
             std::memset(scratch.data(), 0xA5, fit_scratch_bytes(keys.count));
             const fit_marks m{static_cast<std::uint32_t>(keys.count), static_cast<std::uint32_t>(q.count),
-                              q.q.floats()[std::size_t{q.first} * shape_.dim]};
+                              q.q.as<float>()[q.q.place(std::size_t{q.first} * shape_.dim)]};
             if (values.count == keys.count) std::memcpy(lane, &m, sizeof m);
         }
         [[nodiscard]] state at(const kvtl::codec_lane& lane) const noexcept {

@@ -84,7 +84,7 @@ std::vector<std::string> stops_of(const json& body) {
 void read_prompt(const json& body, const served_model& m, generation& g) {
     const json* f = field(body, "prompt");
     if (f == nullptr) throw api_error(400, "prompt is missing; valid: a text, or a list of tokens", "prompt");
-    // OpenAI's has lists of prompts, too: of one here.
+    // OpenAI accepts a list of prompts; this server takes a list of one.
     if (f->is_array() && !f->empty() && (f->front().is_string() || f->front().is_array())) {
         if (f->size() > 1) refuse("prompt", *f, "a text, or a list of tokens; one prompt per request");
         f = &f->front();

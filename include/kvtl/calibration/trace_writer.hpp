@@ -124,18 +124,28 @@ class trace_writer {
         struct row {
             const char* name;
             bool wanted, may_be_empty;
-            std::size_t size, floats;
+            tensor_view numbers;
+            std::size_t floats;
         };
         for (const row& r :
-             {row{"q", !header_.has(trace_header::without_q), false, in.q.size(), query},
-              row{"v", !header_.has(trace_header::without_v), false, in.v.size(), key},
-              row{"k_pre", header_.has(trace_header::has_k_pre), false, in.k_pre.size(), key},
-              row{"prediction", header_.has(trace_header::has_prediction), true, prediction.size(), query}})
-            if (r.wanted && r.size != tokens * r.floats && !(r.may_be_empty && r.size == 0))
+             {row{"k", true, false, in.k, key},
+              row{"q", !header_.has(trace_header::without_q), false, in.q, query},
+              row{"v", !header_.has(trace_header::without_v), false, in.v, key},
+              row{"k_pre", header_.has(trace_header::has_k_pre), false, in.k_pre, key},
+              row{"prediction", header_.has(trace_header::has_prediction), true, prediction, query}}) {
+            if (!r.wanted || (r.may_be_empty && r.numbers.empty())) continue;
+            if (r.numbers.size() != tokens * r.floats)
                 return status::failure(
                     errc::invalid_argument,
                     "trace: layer %u, token %llu: %s has %zu numbers; valid for %zu tokens: %zu", layer,
-                    number(first), r.name, r.size, tokens, tokens * r.floats);
+                    number(first), r.name, r.numbers.size(), tokens, tokens * r.floats);
+            if (!r.numbers.has_rows_of(r.floats))
+                return status::failure(
+                    errc::invalid_argument,
+                    "trace: layer %u, token %llu: %s has rows of %zu numbers with a stride of %zu; "
+                    "valid: rows of %zu with a stride of %zu or more",
+                    layer, number(first), r.name, r.numbers.row(), r.numbers.stride(), r.floats, r.floats);
+        }
         return {};
     }
 

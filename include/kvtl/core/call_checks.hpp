@@ -100,7 +100,7 @@ template <element E> struct call_checks {
     [[nodiscard]] static status floats(const char* call, const char* name, const tensor_view& x,
                                        std::size_t row, std::size_t tokens = 1) noexcept {
         if (status s = sized(call, name, x, tokens * row); !s) return s;
-        if (x.row() != 0 && (x.row() != row || x.stride() < row))
+        if (!x.has_rows_of(row))
             return status::failure(
                 errc::invalid_argument,
                 "%s: %s has rows of %zu numbers with a stride of %zu; valid: rows of %zu with "

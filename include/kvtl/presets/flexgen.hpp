@@ -4,8 +4,8 @@
 // Paper: "FlexGen: High-Throughput Generative Inference of Large Language Models with a Single GPU". Composed
 // here: groups of consecutive tokens of all KV heads in token order, all of them chosen; a static split
 // between memory and storage (memory_bytes replaces the percentages of §4.2); reads one layer ahead.
-// flexgen_int4 has the paper's groups of 4 bits (presets/low_bits.hpp). Left out: the zig-zag schedule over a
-// batch, which is a task of the engine.
+// flexgen_int4 stores 4 bits; presets/low_bits.hpp has the settings of the paper's groups. Left out: the
+// zig-zag schedule over a batch, which is a task of the engine.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -3,7 +3,7 @@
 //
 // Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". One threshold serves the whole
 // model. It is found when the prompt ends, from the last 100 queries of its last chunk. It is set so that, on
-// average, half of the entries pass that top-k would take (`selector.kept`; 1: as many as top-k). A query with
+// average, half as many entries pass as top-k would take (`selector.kept`; 1: as many as top-k). A query with
 // spread attention takes more than the mean, and another query takes less. attend_tokens bounds the entries of
 // every query, so set it above the mean that is needed.
 //

@@ -148,7 +148,7 @@ struct codec_lane {
 
 /// The queries of the chunk to which a codec is fitted, of the KV heads of a lane.
 struct prompt_queries {
-    tensor_view q;           ///< (T, HQ, D)
+    tensor_view q;           ///< (T, HQ, D), number i at q.place(i)
     std::size_t count = 0;   ///< T
     std::uint32_t all = 0;   ///< HQ
     std::uint32_t first = 0; ///< the lane's first query head
