@@ -74,14 +74,9 @@ class redis_server {
             ::execvp(arguments[0], arguments.data());
             ::_exit(127);
         }
-        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-        for (;;) {
-            kvtl::tcp_stream s;
-            const auto now = std::chrono::steady_clock::now();
-            if (s.connect(address(), {now + std::chrono::seconds(1), std::chrono::seconds(1)}).ok()) return;
-            REQUIRE(now < end);
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
+        wait_for(port_);
+        for (std::size_t i = 1; i < more_.size(); ++i) // which it opens later
+            if (more_[i - 1] == "--tls-port") wait_for(static_cast<std::uint16_t>(std::stoi(more_[i])));
     }
     void hang() const { REQUIRE(::kill(child_, SIGSTOP) == 0); }
     void go_on() const { REQUIRE(::kill(child_, SIGCONT) == 0); }
@@ -105,6 +100,18 @@ class redis_server {
     }
 
   private:
+    static void wait_for(std::uint16_t port) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        for (;;) {
+            kvtl::tcp_stream s;
+            const auto now = std::chrono::steady_clock::now();
+            if (s.connect({"127.0.0.1", port}, {now + std::chrono::seconds(1), std::chrono::seconds(1)}).ok())
+                return;
+            REQUIRE(now < end);
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+    }
+
     scratch_folder folder_;
     std::uint16_t port_;
     std::vector<std::string> more_;
