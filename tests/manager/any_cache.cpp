@@ -57,6 +57,18 @@ template <class Preset> kvtl::result<any> open_as() {
     return kvtl::any_cache(*std::move(cache));
 }
 
+/// Outputs of the prompt.
+template <class Cache>
+std::vector<float> read_prompt(Cache& cache, kvtl::sequence_id seq, const drift& data) {
+    std::vector<float> out(prompt * data.query_floats());
+    for (std::size_t l = 0; l < model.layers; ++l) {
+        auto in = data.input(l, 0, prompt);
+        in.last_chunk = true;
+        require_ok(cache.prefill(seq, l, in, out));
+    }
+    return out;
+}
+
 /// Outputs of some steps from token `from` on.
 template <class Cache>
 std::vector<float> steps(Cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t from) {
@@ -74,12 +86,7 @@ std::vector<float> steps(Cache& cache, kvtl::sequence_id seq, const drift& data,
 template <class Cache> std::vector<float> play(Cache& cache, const std::string& path) {
     const drift data(model, all, 7);
     const auto seq = *cache.begin();
-    std::vector<float> out(prompt * data.query_floats());
-    for (std::size_t l = 0; l < model.layers; ++l) {
-        auto in = data.input(l, 0, prompt);
-        in.last_chunk = true;
-        require_ok(cache.prefill(seq, l, in, out));
-    }
+    std::vector<float> out = read_prompt(cache, seq, data);
     const auto add = [&](const std::vector<float>& more) { out.insert(out.end(), more.begin(), more.end()); };
     add(steps(cache, seq, data, prompt));
     const auto facts = cache.save(seq, path);
@@ -139,12 +146,7 @@ TEST_CASE("any_cache: what it takes over goes on with its sequences") {
     auto cache = opened<cache_of<dynakv>>();
     const drift data(model, all, 7);
     const auto seq = *cache.begin();
-    std::vector<float> out(prompt * data.query_floats());
-    for (std::size_t l = 0; l < model.layers; ++l) {
-        auto in = data.input(l, 0, prompt);
-        in.last_chunk = true;
-        require_ok(cache.prefill(seq, l, in, out));
-    }
+    static_cast<void>(read_prompt(cache, seq, data));
     any erased = std::move(cache);
     CHECK(erased.tokens(seq, 0) == prompt);
     CHECK(steps(erased, seq, data, prompt).size() == 8 * model.layers * data.query_floats());
