@@ -150,8 +150,8 @@ class tensor_span {
     tensor_view seen_;
 };
 
-/// The engine's tensors for one layer, row-major, T tokens. Inputs that the preset does not declare may stay
-/// empty. Tensors must outlive the call; the cache keeps no view of them. They have the alignment of their
+/// The engine's tensors for one layer, row-major, T tokens. Rows of q, k and v may have a stride (tensor_view::in_rows).
+/// Inputs that the preset does not declare may stay empty. Tensors must outlive the call; the cache keeps no view of them. They have the alignment of their
 /// element type. Outputs (out, lse) must not overlap other tensors.
 struct layer_input {
     tensor_view q{};                ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
