@@ -38,7 +38,7 @@ struct dynakv_sizes {
     std::uint32_t tokens_per_cluster = 0; ///< the largest has twice as many
     std::uint32_t max_clusters = 0;       ///< of a head
     std::uint32_t frames = 0, tails = 0;  ///< pages in memory; those that may be unfinished
-    std::uint32_t pools = 0;              ///< of two clusters each, beyond which none splits
+    std::uint32_t all_clusters = 0;       ///< of all heads, at which none splits any more
     float scale = 1;                      ///< of logits
 };
 
@@ -161,7 +161,7 @@ class dynakv_loop {
     }
 
     // Pools.
-    [[nodiscard]] bool may_place() const noexcept { return !half_.empty() || pools_ < s_.pools; }
+    [[nodiscard]] bool may_place() const noexcept { return 2 * pools_ - half_.size() < s_.all_clusters; }
     [[nodiscard]] std::uint32_t page_of(const cluster& c, std::uint32_t i) const noexcept {
         const std::uint32_t first = c.pool * 2 * cluster_pages;
         return c.side == 0 ? first + i : first + 2 * cluster_pages - 1 - i;

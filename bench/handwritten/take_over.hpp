@@ -35,7 +35,7 @@ template <class Cache>
     s.window = sizes.window, s.sinks = sizes.sinks, s.max_clusters = sizes.max_units;
     s.waiting = c.clusterer.pending_entries, s.tokens_per_cluster = c.clusterer.tokens_per_cluster;
     s.frames = frames.size(), s.tails = frames.tail_quota();
-    s.pools = static_cast<std::uint32_t>(*storage / page_file::page_bytes) / pool_pages;
+    s.all_clusters = static_cast<std::uint32_t>(*storage / page_file::page_bytes) / (pool_pages / 2);
     s.scale = 1.0F / std::sqrt(static_cast<float>(dim));
     auto file = page_file::open(store.layout().top() + heads * s.max_clusters * pool_pages,
                                 s.kv_heads * s.attend_tokens);

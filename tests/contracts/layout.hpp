@@ -78,9 +78,8 @@ class page_owners {
     std::uint32_t owned_ = 0;
 };
 
-/// A file whose units may grow into all of it.
 [[nodiscard]] constexpr layout_limits limits_of(std::uint32_t file_pages, std::uint32_t unit_pages) {
-    return {.file_pages = file_pages, .grow_pages = file_pages, .unit_pages = unit_pages};
+    return {.file_pages = file_pages, .unit_pages = unit_pages};
 }
 
 namespace layout_suite {
@@ -174,10 +173,8 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
         const std::size_t what = random.below(10);
         if (what < 4) {
             const auto pages = 1 + static_cast<std::uint32_t>(random.below(unit_pages));
-            const bool could = l->may_place();
             place where;
             if (!l->place_unit(pages, where)) continue;
-            CHECK((could || pages < unit_pages));
             REQUIRE(claim_unit(l, owners, id, where, pages));
             held.push_back({id, false, where, pages});
         } else if (what == 4) {
@@ -291,7 +288,7 @@ template <class P> void arrange_uses_what_there_is(std::uint64_t seed, const typ
 /// A state whose block moves between calls gives the answers of one whose block stays where it is.
 template <class P> void survives_a_move(std::uint64_t seed, const typename P::config& config) {
     constexpr std::uint32_t unit_pages = 3;
-    const layout_limits limits{.file_pages = 150, .grow_pages = 90, .unit_pages = unit_pages};
+    const layout_limits limits{.file_pages = 150, .unit_pages = unit_pages};
     layout_under_test<P> still(limits, config), moving(limits, config);
     oracle::generator random(seed);
     std::vector<std::uint32_t> runs;
@@ -340,7 +337,6 @@ template <class P> void survives_a_move(std::uint64_t seed, const typename P::co
         }
         REQUIRE(moving->used() == still->used());
         REQUIRE(moving->top() == still->top());
-        REQUIRE(moving->may_place() == still->may_place());
         if (random.below(20) != 0) continue;
         CHECK(moving.intact());
         moving.move();
@@ -348,25 +344,6 @@ template <class P> void survives_a_move(std::uint64_t seed, const typename P::co
     }
     CHECK(moves > 30);
     CHECK(refused > 10);
-}
-
-/// Decode stops adding units at grow_pages; a prompt is still placed.
-template <class P> void growth_is_bounded(const typename P::config& config) {
-    layout_under_test<P> l({.file_pages = 96, .grow_pages = 48, .unit_pages = 2}, config);
-    place where;
-    while (l->may_place()) {
-        REQUIRE(l->place_unit(2, where));
-        REQUIRE(l->used() <= 48);
-    }
-    CHECK(l->used() == 48);
-    std::vector<unit_record> unit(24);
-    std::vector<std::uint32_t> order, strength(24, 0);
-    for (std::uint32_t u = 0; u < 24; ++u) {
-        unit[u].entries = 2;
-        order.push_back(u);
-    }
-    CHECK(l->arrange({order, strength, unit, 1}));
-    CHECK(l->used() == 96);
 }
 
 } // namespace layout_suite
@@ -382,9 +359,6 @@ template <class P> void layout_contract(const typename P::config& config = {}) {
     if constexpr (!P::by_entry) {
         SUBCASE("units and runs never share a page") {
             for (std::uint64_t seed = 1; seed <= 5; ++seed) layout_suite::random_life<P>(seed, config);
-        }
-        SUBCASE("decode adds units up to a bound, prompts beyond it") {
-            layout_suite::growth_is_bounded<P>(config);
         }
         SUBCASE("a prompt is placed whole or not at all") {
             for (std::uint64_t seed = 1; seed <= 3; ++seed)

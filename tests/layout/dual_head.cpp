@@ -137,15 +137,13 @@ TEST_CASE("the file ends with its last whole pool") {
     layout_under_test<dual_head> l(kvtl_test::limits_of(5 * 2 * unit_pages + 3, unit_pages));
     std::vector<place> at(10);
     for (place& where : at) {
-        REQUIRE(l->may_place());
         REQUIRE(l->place_unit(unit_pages, where));
         CHECK(l->page(where, unit_pages - 1) < 5 * 2 * unit_pages);
     }
     place more;
-    CHECK_FALSE(l->may_place());
     CHECK_FALSE(l->place_unit(1, more));
     l->release(at[7]);
-    CHECK(l->may_place());
+    CHECK(l->place_unit(unit_pages, more));
 }
 
 } // namespace layout_dual_head_test

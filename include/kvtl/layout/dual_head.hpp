@@ -43,8 +43,8 @@ struct dual_head {
         state() = default;
         state(const config& c, const layout_limits& limits, std::span<std::byte> memory,
               state_block holds = state_block::fresh) noexcept
-            : config_(c), unit_pages_(limits.unit_pages), pools_(limits.file_pages / (2 * limits.unit_pages)),
-              grow_pools_(limits.grow_pages / (2 * limits.unit_pages)) {
+            : config_(c), unit_pages_(limits.unit_pages),
+              pools_(limits.file_pages / (2 * limits.unit_pages)) {
             block_parts parts(memory, holds);
             count_ = parts.take<counters>(1);
             left_ = page_map(pools_, parts.take_bytes(page_map::bytes(pools_)), holds);
@@ -94,9 +94,6 @@ struct dual_head {
             if (pool == none) return false;
             out = take(pool, false);
             return true;
-        }
-        [[nodiscard]] bool may_place() const noexcept {
-            return count_->half_taken > 0 || count_->pools_taken < grow_pools_;
         }
 
         [[nodiscard]] std::uint32_t capacity(place) const noexcept { return unit_pages_; }
@@ -185,7 +182,6 @@ struct dual_head {
         config config_{};
         std::uint32_t unit_pages_ = 1;
         std::uint32_t pools_ = 0;
-        std::uint32_t grow_pools_ = 0;
         counters* count_ = nullptr;
         page_map left_, right_; ///< one bit per pool: that head is taken
     };

@@ -38,7 +38,6 @@ struct sequence_order {
         [[nodiscard]] std::uint32_t allocate_run() noexcept { return map_.allocate(pages_per_run); }
         void release_run(std::uint32_t first) noexcept { map_.release(first, pages_per_run); }
 
-        [[nodiscard]] bool may_place() const noexcept { return true; }
         [[nodiscard]] std::uint32_t top() const noexcept { return map_.top(); }
         [[nodiscard]] std::uint32_t used() const noexcept { return map_.used(); }
 

@@ -26,8 +26,7 @@ struct unit_contiguous {
         state() = default;
         state(const config&, const layout_limits& limits, std::span<std::byte> memory,
               state_block holds = state_block::fresh) noexcept
-            : map_(limits.file_pages, memory, holds), grow_pages_(limits.grow_pages),
-              run_pages_(2 * limits.unit_pages) {}
+            : map_(limits.file_pages, memory, holds), run_pages_(2 * limits.unit_pages) {}
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
             return page_map::bytes(limits.file_pages);
@@ -64,7 +63,6 @@ struct unit_contiguous {
             out = {first, pages};
             return true;
         }
-        [[nodiscard]] bool may_place() const noexcept { return map_.used() + run_pages_ / 2 <= grow_pages_; }
 
         [[nodiscard]] static std::uint32_t capacity(place where) noexcept { return where.extra; }
         [[nodiscard]] static std::uint32_t page(place where, std::uint32_t i) noexcept {
@@ -83,14 +81,13 @@ struct unit_contiguous {
 
       private:
         page_map map_;
-        std::uint32_t grow_pages_ = 0;
         std::uint32_t run_pages_ = 0;
     };
 };
 
 /// Layout: unit_contiguous for small units, each of which takes at least a page. Decode may fill the file, which
 /// has a place for the largest unit of each row of the tables, so the tables are the limit. Otherwise decode adds
-/// no unit beyond 2.5 raw caches.
+/// no unit beyond 2.5 raw caches of the sequence.
 struct unit_contiguous_whole_file {
     static constexpr std::string_view name = "unit_contiguous_whole_file";
     static constexpr bool by_entry = false;

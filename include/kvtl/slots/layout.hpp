@@ -5,7 +5,7 @@
 //   by_entry            true: pages belong to the lane's stream of entries in token order, and units are runs
 //                       of it. false: pages belong to units
 //   wants_correlation   a prompt's units are passed in the order in which they are retrieved together
-//   decode_fills_file   optional, true: layout_limits::grow_pages is file_pages
+//   decode_fills_file   optional, true: decode may fill the file (else it adds no unit beyond 2.5 raw caches of a sequence)
 //
 // Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages()
 // adjacent pages, for streams and for staged prompts. A page-wise layout also places units.
@@ -28,8 +28,6 @@ namespace kvtl { inline namespace v0 {
 /// Limits of a layout, fixed when the cache is opened.
 struct layout_limits {
     std::uint32_t file_pages = 0; ///< pages that a shard may use; the units of a prompt always fit
-    /// Pages in use from which on decode adds no units (2.5 x the raw cache, or all).
-    std::uint32_t grow_pages = 0;
     std::uint32_t unit_pages = 1; ///< pages of the largest unit
 };
 
@@ -64,8 +62,6 @@ concept layout_has_runs = has_state<P> && requires(typename P::state& s, std::ui
     noexcept->std::same_as<std::uint32_t>;
     { s.used() }
     noexcept->std::same_as<std::uint32_t>;
-    { s.may_place() }
-    noexcept->std::same_as<bool>;
 };
 template <class P>
 concept layout_places_units = has_state<P> &&
@@ -110,7 +106,7 @@ template <class P> consteval void explain_layout() {
                       "[kvtl] layout: declare the constants by_entry and wants_correlation");
         static_assert(holds(layout_has_runs<P>),
                       "[kvtl] layout::state: add noexcept run_pages(), allocate_run(), "
-                      "release_run(first), top(), used() and may_place()");
+                      "release_run(first), top() and used()");
         if constexpr (layout_declares_kind<P>)
             static_assert(holds(P::by_entry || layout_places_units<P>),
                           "[kvtl] layout::state: a page-wise layout needs noexcept arrange(arrangement), "

@@ -92,7 +92,7 @@ template <class Types> class unit_growth {
                      l.sizes().width,
                      clusterer_->max_entries(),
                      s.tokens,
-                     store_->may_add_unit(lane_id) && store_->layout().may_place(),
+                     store_->may_grow(lane_id),
                      sums_->index_of(lane_id)};
         u.spread = l.spread();
         return u;
@@ -270,13 +270,13 @@ template <class Types> class unit_growth {
         lane_state& s = l.state();
         if (!store_->may_add_unit(lane_id)) return false;
         unit_record fresh;
-        if (!store_->layout().place_unit(1, fresh.where)) return false;
+        if (!store_->place_unit(lane_id, 1, fresh.where)) return false;
         const std::uint32_t u = s.units++;
         l.begin_unit(u, fresh);
         if (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
-            store_->release_place(fresh.where);
+            store_->release_place(lane_id, fresh.where);
             return false;
         }
         if (Types::means)
@@ -416,12 +416,12 @@ template <class Types> class unit_growth {
         const auto& now = l.residency(u);
         if (now.frames() == none || !store_->settle_writes(lane_id, u, frames)) return false;
         place where;
-        if (!store_->layout().place_unit(pages, where)) return false;
+        if (!store_->place_unit(lane_id, pages, where)) return false;
         if (store_->layout().capacity(where) < pages) {
-            store_->release_place(where);
+            store_->release_place(lane_id, where);
             return false;
         }
-        store_->release_place(std::exchange(unit.where, where));
+        store_->release_place(lane_id, std::exchange(unit.where, where));
         std::uint32_t i = 0;
         for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
             frames[f].page = store_->layout().page(where, i++);
@@ -473,13 +473,13 @@ template <class Types> class unit_growth {
         const std::uint32_t n = l.sizes().spare;
         const auto of_label = [&](std::uint32_t i) { return x_.label[i] == label; };
         const std::uint32_t pages = pages_for(n, of_label);
-        if (!store_->may_add_unit(lane_id) || !store_->layout().place_unit(pages, fresh.where)) return false;
+        if (!store_->may_add_unit(lane_id) || !store_->place_unit(lane_id, pages, fresh.where)) return false;
         std::uint32_t taken = 0;
         for (; taken < pages; ++taken)
             if ((x_.frames[taken] = store_->acquire(frames, lane_id)) == none) break;
         if (taken < pages) {
             while (taken > 0) frames.settle(x_.frames[--taken]);
-            store_->release_place(fresh.where);
+            store_->release_place(lane_id, fresh.where);
             return false;
         }
         const std::uint32_t u = s.units++;
@@ -511,7 +511,7 @@ template <class Types> class unit_growth {
                     if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
                         frames.write_finished(f, true);
             if (l.residency(u).frames() != none) store_->evict(l, u, frames);
-            store_->release_place(l.unit(u).where);
+            store_->release_place(lane_id, l.unit(u).where);
         }
     }
 
@@ -603,9 +603,9 @@ template <class Types> class unit_growth {
             // Entries that waited, or pages that break in other places, may need one page more than there is.
             const bool moves =
                 store_->shares_place(l.unit(u)) || kept_pages > store_->layout().capacity(home);
-            if (moves && !store_->layout().place_unit(kept_pages, home)) return refuse();
-            if (!store_->layout().place_unit(child_pages, child.where)) {
-                if (moves) store_->release_place(home);
+            if (moves && !store_->place_unit(lane_id, kept_pages, home)) return refuse();
+            if (!store_->place_unit(lane_id, child_pages, child.where)) {
+                if (moves) store_->release_place(lane_id, home);
                 return refuse();
             }
             std::uint32_t taken = 0;
@@ -616,8 +616,8 @@ template <class Types> class unit_growth {
             }
             if (taken < kept_pages + child_pages) {
                 while (taken > 0) frames.settle(x_.frames[--taken]);
-                store_->release_place(child.where);
-                if (moves) store_->release_place(home);
+                store_->release_place(lane_id, child.where);
+                if (moves) store_->release_place(lane_id, home);
                 return refuse();
             }
 
@@ -636,7 +636,8 @@ template <class Types> class unit_growth {
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
             const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
-            if (moves) store_->release_place(std::exchange(parent.where, home)), parent.shared = false;
+            if (moves)
+                store_->release_place(lane_id, std::exchange(parent.where, home)), parent.shared = false;
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
             unit_record as_it_was = parent;

@@ -41,7 +41,7 @@ template <class Types> struct shard_memory {
 
     [[gnu::cold]] static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
-        const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
+        const layout_limits limits{p.file_pages, p.unit_pages};
         m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
         m.other_owners = metadata.take<std::uint8_t>(p.shard_sequences > 1 ? p.file_pages : 0);
         m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));

@@ -319,7 +319,7 @@ template <class Types> class prompt_builder {
             if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, clustered, chunk);
         }
         if (!done.ok()) {
-            forget_units(l);
+            forget_units(lane_id);
             return done;
         }
         l.state().clustered = clustered;
@@ -345,9 +345,10 @@ template <class Types> class prompt_builder {
     }
 
     /// Undoes organise().
-    void forget_units(const lane& l) noexcept {
+    void forget_units(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
         for (unit_record& u : l.units())
-            if (u.where.first != none) store_->release_place(u.where);
+            if (u.where.first != none) store_->release_place(lane_id, u.where);
         l.state().units = 0;
         l.state().clustered = false;
         l.clusterer() = {};
@@ -385,7 +386,7 @@ template <class Types> class prompt_builder {
             refresh_means(lane_id, stored);
             return done;
         }
-        for (std::uint32_t u = 0; u < old_units; ++u) store_->release_place(x_.old_unit[u].where);
+        for (std::uint32_t u = 0; u < old_units; ++u) store_->release_place(lane_id, x_.old_unit[u].where);
         store_->stats().bytes_moved_by_updates += stored_bytes;
         s.buffered = 0;
         s.clustered = true;
@@ -669,8 +670,8 @@ template <class Types> class prompt_builder {
             }
             a.page_count = x_.pages.first(units);
         }
-        if (!store_->layout().arrange(a)) return no_storage();
-        if (status s = store_->ensure_space(0); !s) return release_placed(a, s);
+        if (!store_->arrange(lane_id, a)) return no_storage();
+        if (status s = store_->ensure_space(0); !s) return release_placed(lane_id, a, s);
         page_writer out(*this);
         for (const std::uint32_t i : a.order) {
             const std::uint32_t u = first_unit + i, entries = l.unit(u).entries;
@@ -689,16 +690,16 @@ template <class Types> class prompt_builder {
                 }
                 format.pad(page, row);
                 if (status s = out.put(store_->layout().page(l.unit(u).where, p)); !s)
-                    return release_placed(a, s);
+                    return release_placed(lane_id, a, s);
             }
         }
-        if (status s = out.finish(); !s) return release_placed(a, s);
+        if (status s = out.finish(); !s) return release_placed(lane_id, a, s);
         return {};
     }
-    status release_placed(const arrangement& a, const status& why) noexcept {
+    status release_placed(std::uint32_t lane_id, const arrangement& a, const status& why) noexcept {
         store_->io().drain(0), store_->io().drain(1);
         for (unit_record& u : a.unit) {
-            store_->release_place(u.where);
+            store_->release_place(lane_id, u.where);
             u.where = {};
         }
         return why;

@@ -43,8 +43,7 @@ template <class Types> struct retrieval_parts {
         index_state = typename types::index_state(config.index, model);
         select = typename types::selector_state(config.selector, model);
         rest = typename types::estimator_state(config.estimator, model);
-        layout =
-            typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages}, m.layout);
+        layout = typename types::layout_state(config.layout, {p.file_pages, p.unit_pages}, m.layout);
         make_pools(config, format, frames, borrowed, all_pools, fixed);
         make_store(device, lanes, format, data_offset);
         if constexpr (types::virtualised)
@@ -171,6 +170,7 @@ template <class Types> struct retrieval_parts {
         const cache_plan& p = plan;
         const shard_memory<types>& m = memory;
         const std::uint32_t step_pages = file_map::step_pages_for(p.grow_pages, format.page_bytes);
+        const std::uint32_t grow_pages = p.grow_pages / p.shard_sequences;
         const std::uint32_t front = p.storage_pages() - p.file_pages;
         const file_map map{.data_offset = data_offset,
                            .page_bytes = format.page_bytes,
@@ -193,7 +193,8 @@ template <class Types> struct retrieval_parts {
                                                             &lanes,
                                                             &stats,
                                                             p.division.by_sequence ? p.division.shards : 1,
-                                                            p.pool_layers};
+                                                            p.pool_layers,
+                                                            grow_pages - std::min(grow_pages, p.unit_pages)};
         if (p.time_phases) watch = phase_clock(stats.phase_ns);
         sums = summaries<types>(index_state, rest, lanes, p.model.summaries(p.max_entries), m.sums);
         choose = chooser<types>(p.model, index_state, select, m.choose, &stats.choosing);

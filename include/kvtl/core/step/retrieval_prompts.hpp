@@ -150,7 +150,7 @@ template <class Types> class retrieval_prompts {
     /// Lanes are as they were before a chunk: earlier ones are still staged.
     void forget_prompt(std::span<const lane_ref> lanes, std::uint32_t staged,
                        std::size_t organised) noexcept {
-        for (const lane_ref& ref : lanes.first(organised)) r_.prompt.forget_units(r_.store.at(ref.id));
+        for (const lane_ref& ref : lanes.first(organised)) r_.prompt.forget_units(ref.id);
         for (const lane_ref& ref : lanes) r_.prompt.forget_staged(r_.store.at(ref.id), staged);
     }
 
@@ -222,7 +222,7 @@ template <class Types> class retrieval_prompts {
             };
             r_.prompt.next_lane();
             if (status s = r_.prompt.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk, rows); !s) {
-                for (std::uint32_t j = 0; j < i; ++j) r_.prompt.forget_units(r_.store.at(lanes[j].id));
+                for (std::uint32_t j = 0; j < i; ++j) r_.prompt.forget_units(lanes[j].id);
                 return s;
             }
         }

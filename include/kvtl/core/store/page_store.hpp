@@ -53,6 +53,8 @@ template <class Types> class page_store {
         statistics* stats = nullptr;
         std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
         std::uint32_t pool_layers = 1; ///< pools of a sequence: one, or one per layer
+        std::uint32_t grow_pages =
+            0; ///< with so many in its units' places, or fewer, a sequence may have one more
         std::uint32_t reserved_pages = 0;
     };
 
@@ -266,10 +268,6 @@ template <class Types> class page_store {
 
     // ------------------------------------------------------------------------------------------------------
     // owners of places and runs. One with several owners is never written, has no open page, and no write to it is in the air
-    /// A unit gives its place up, which goes back with its last owner.
-    void release_place(place where) noexcept {
-        if (!leave(p_.layout->page(where, 0))) p_.layout->release(where);
-    }
     /// The place or run that begins with this page has other owners, too.
     [[nodiscard]] bool has_other_owners(std::uint32_t first_page) const noexcept {
         return !p_.other_owners.empty() && p_.other_owners[first_page] > 0;
@@ -351,6 +349,12 @@ template <class Types> class page_store {
     }
 
   protected:
+    /// True when a place or run that an owner leaves has others.
+    [[nodiscard]] bool leave(std::uint32_t first_page) noexcept {
+        if (!has_other_owners(first_page)) return false;
+        --p_.other_owners[first_page], --shared_;
+        return true;
+    }
     /// Gives a chain of frames back that was never a unit's.
     static void give_back(pool& frames, std::uint32_t chain) noexcept {
         while (chain != none) unlink(frames, std::exchange(chain, frames[chain].next));
@@ -396,13 +400,6 @@ template <class Types> class page_store {
         if (frames.draining() == 0) return false;
         flush_writes();
         p_.io->poll(true);
-        return true;
-    }
-
-    /// True when a place that an owner leaves has others.
-    [[nodiscard]] bool leave(std::uint32_t first_page) noexcept {
-        if (!has_other_owners(first_page)) return false;
-        --p_.other_owners[first_page], --shared_;
         return true;
     }
 

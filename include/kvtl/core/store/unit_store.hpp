@@ -133,9 +133,34 @@ template <class Types> class unit_store : public page_store<Types> {
     [[nodiscard]] bool place_pages(std::uint32_t lane_id, std::span<const std::uint32_t> capacity) noexcept {
         const lane l = at(lane_id);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
-            if (!p_.layout->place_unit(std::max({1U, pages_of(l, u), capacity[u]}), l.unit(u).where))
+            if (!place_unit(lane_id, std::max({1U, pages_of(l, u), capacity[u]}), l.unit(u).where))
                 return false;
         return true;
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // places. A sequence is limited by its own, those that it shares with branches included: what others have does not matter
+    /// Whether decode may add a unit to the lane: its tables have a row for it, and its sequence may have one more place.
+    [[nodiscard]] bool may_grow(std::uint32_t lane_id) const noexcept {
+        return may_add_unit(lane_id) && p_.lanes->region_of(lane_id).placed <= p_.grow_pages;
+    }
+    /// A place of at least `pages` pages for a unit of the lane. False where storage has none.
+    [[nodiscard]] bool place_unit(std::uint32_t lane_id, std::uint32_t pages, place& where) noexcept {
+        if (!p_.layout->place_unit(pages, where)) return false;
+        p_.lanes->region_of(lane_id).placed += p_.layout->capacity(where);
+        return true;
+    }
+    /// Places of a prompt's units, for all or for none.
+    [[nodiscard]] bool arrange(std::uint32_t lane_id, const arrangement& a) noexcept {
+        if (!p_.layout->arrange(a)) return false;
+        for (const unit_record& unit : a.unit)
+            p_.lanes->region_of(lane_id).placed += p_.layout->capacity(unit.where);
+        return true;
+    }
+    /// A unit of the lane gives its place up, which goes back with its last owner.
+    void release_place(std::uint32_t lane_id, place where) noexcept {
+        p_.lanes->region_of(lane_id).placed -= p_.layout->capacity(where);
+        if (!base::leave(p_.layout->page(where, 0))) p_.layout->release(where);
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -196,7 +221,7 @@ template <class Types> class unit_store : public page_store<Types> {
             unit_record &theirs = parent.unit(u), &ours = branch.unit(u);
             assert(tail_of(parent.residency(u), pool_of(from)) == none);
             if (status s = base::join(p_.layout->page(theirs.where, 0)); !s) return s;
-            ours.where = theirs.where;
+            region.placed += p_.layout->capacity(ours.where = theirs.where);
             ours.shared = theirs.shared = true;
         }
         return {};
@@ -380,7 +405,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 evict(l, u, frames);
             else if (tail != none)
                 frames.settle(tail);
-            if (l.unit(u).where.first != none) base::release_place(l.unit(u).where);
+            if (l.unit(u).where.first != none) release_place(lane_id, l.unit(u).where);
         }
         base::reset_lane(lane_id, frames);
     }
