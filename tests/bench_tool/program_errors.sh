@@ -2,12 +2,12 @@
 # How the smaller programs of the bench fail: exit status, and one clear line on standard error before anything runs.
 #
 #   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS KVTL-AGENTS KVTL-FORK KVTL-CHECKPOINT KVTL-KV-DIRECT MODEL.gguf
-#                     [KVTL-LLAMA-BENCH]
+#                     KVTL-PROMPT [KVTL-LLAMA-BENCH]
 # SPDX-License-Identifier: MIT
 here=$(dirname "$(realpath "$0")")
 program=$(realpath "$1") kernels=$(realpath "$2") agents=$(realpath "$3")
 fork=$(realpath "$4") checkpoint=$(realpath "$5") kv_direct=$(realpath "$6") model=$(realpath "$7")
-llama_bench=${8:+$(realpath "$8")}
+prompt=$(realpath "$8") llama_bench=${9:+$(realpath "$9")}
 # shellcheck source=tests/support/expect.sh
 . "$here/../support/expect.sh"
 
@@ -72,6 +72,16 @@ grep -q "Usage: kvtl-checkpoint" out || complain "no usage of kvtl-checkpoint"
 expect 2 "make the folder first" full 128 8 0 no/such/folder/f 64 1
 expect 0 "" kivi_4 256 8 0 f 64 1
 grep -q "^kivi_4, loaded in " out || complain "no line of a load"
+program=$prompt
+one_line "POLICY is required"
+one_line "POLICY: unknown policy 'x'; valid: " x
+one_line "--chunk is 0; valid: a positive number" quest --chunk 0
+one_line "--tokens: 'x' is not a whole number" quest --tokens x
+one_line "policy kvswap needs a file of bases" kvswap --tokens 256
+expect 0 "" --help
+grep -q "Usage: kvtl-prompt" out || complain "no usage of kvtl-prompt"
+expect 0 "policy kvswap needs a file of bases" kvswap quest --tokens 256 --chunk 128 --rounds 1 --path f
+grep -q "^quest .* x (wall clock .*), 256 tokens in chunks of 128$" out || complain "no line of a prompt"
 program=$kv_direct
 one_line "MODEL is required"
 expect 0 "" --help

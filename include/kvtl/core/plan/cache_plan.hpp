@@ -82,10 +82,15 @@ struct cache_plan {
     std::uint32_t slots = 0;           ///< fixed groups: per pool, what frames beyond page_frames hold
     std::uint32_t page_frames = 0;     ///< fixed groups: per pool, frames that carry pages
     std::uint32_t spare_pages = 1;     ///< fixed groups: page frames that reads leave to appends
-    std::size_t index_floats = 0;      ///< scratch of the index while it scores
-    std::size_t rest_floats = 0;       ///< scratch of the estimator
-    std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
-    std::uint32_t io_timeout_ms = 0;   ///< for messages
+    /// Per shard: of rows that the queries of a prompt attend one after the other, before others take their place. The most is
+    /// what stays in the L2 cache while the queries of a head pass.
+    std::size_t stretch_bytes = least_stretch;
+    static constexpr std::size_t least_stretch = 32768,
+                                 most_stretch = std::size_t{1} << 18; ///< times KV heads of a lane
+    std::size_t index_floats = 0;    ///< scratch of the index while it scores
+    std::size_t rest_floats = 0;     ///< scratch of the estimator
+    std::size_t fit_bytes = 0;       ///< memory that index and codec borrow from the slots to fit a lane
+    std::uint32_t io_timeout_ms = 0; ///< for messages
     bool time_phases = false;
     lent_threads threads{};
     std::uint32_t least_frames = 0;  ///< what a pool needs to work at all

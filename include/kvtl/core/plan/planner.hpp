@@ -285,9 +285,13 @@ class cache_planner {
         return tables.used() + 64;
     }
 
-    /// As many blocks and frames as the bound allows.
+    /// As many blocks and frames as the bound allows, and longer stretches of prompts where they take little of that.
     [[gnu::cold]] void grow() {
         const std::size_t memory_bytes = settings().memory_bytes;
+        constexpr std::size_t little = 64;
+        sizes.plan.stretch_bytes =
+            std::clamp((memory_bytes - sizes.least_bytes) / (little * sizes.plan.division.shards),
+                       cache_plan::least_stretch, sizes.plan.model.lane_heads * cache_plan::most_stretch);
         const auto limits = frame_limits();
         std::uint32_t frames = limits.first;
         const std::size_t for_rows =

@@ -110,6 +110,7 @@ template <class Types> struct shard_memory {
         parts.chosen_per_lane = p.chosen_per_lane;
         parts.batch_items = p.batch_items;
         parts.turn_tokens = turn_tokens;
+        parts.stretch_bytes = p.stretch_bytes;
         parts.max_entries = p.max_entries;
         parts.true_layers = p.true_layers;
         parts.estimator_floats = p.rest_floats;

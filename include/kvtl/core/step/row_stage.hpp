@@ -54,7 +54,7 @@ template <element E, class Codec> class row_stage {
         std::span<float> query;         ///< (heads, G, D) of a lane, where they come in 16 bits
         std::span<float> partials;      ///< (heads) of a lane
         std::span<float> attend, causal;
-        std::span<E> tile_k, tile_v;     ///< (64, width) rows on their way to records, and back
+        std::span<E> tile_k, tile_v;     ///< (64 or more, width) rows on their way to records, and back
         std::span<float> sums;           ///< (heads, 64, G, D + 2) of queries between two tiles
         std::span<std::byte> inputs;     ///< (seats, lanes of a layer, recorded rows, record) that wait
         std::span<std::byte> record;     ///< of one entry
@@ -80,8 +80,10 @@ template <element E, class Codec> class row_stage {
             if (r.recorded() == 0) return m;
             if (of_inputs)
                 m.inputs = window.take<std::byte>(seats * lanes * r.recorded_rows() * r.record.key);
-            m.tile_k = scratch.take<E>(row_plan::block * width);
-            m.tile_v = scratch.take<E>(row_plan::block * width);
+            const std::size_t more = (p.stretch_bytes - cache_plan::least_stretch) / (2 * width * sizeof(E)),
+                              tile = row_plan::block + more / row_plan::block * row_plan::block;
+            m.tile_k = scratch.take<E>(tile * width);
+            m.tile_v = scratch.take<E>(tile * width);
             m.sums = scratch.take<float>(r.lane_heads * row_plan::block * group * (dim + 2));
             m.record = scratch.take<std::byte>(r.record.entry());
             m.codec = scratch.take<std::byte>(p.codec_shared_bytes);
@@ -642,12 +644,13 @@ template <element E, class Codec> class row_stage {
         }
     }
 
-    /// All tokens of the input, which are to come behind what a lane holds, attend that and each other: 64 queries at a time,
-    /// and 64 of the entries that they see.
+    /// All tokens of the input, which are to come behind what a lane holds, attend that and each other: the queries of 64 at a
+    /// time, and as many of the entries that they see as the tile has room for.
     void attend_chunk(const row_lane& l, const layer_input& in, std::uint32_t tokens,
                       const tensor_span& out) noexcept {
         constexpr std::uint32_t block = row_plan::block;
-        const std::uint32_t before = l.held() + l->records.rows;
+        const std::uint32_t before = l.held() + l->records.rows,
+                            tile = static_cast<std::uint32_t>(x_.tile_k.size() / width());
         const std::size_t queries = std::size_t{lane_heads_} * block * plan_.model.group;
         float *const max = x_.sums.data(), *const sum = max + queries, *const acc = sum + queries;
         for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
@@ -656,7 +659,7 @@ template <element E, class Codec> class row_stage {
             const tensor_span to = rows_of(out, t, n, tokens);
             auto at = record_pool::begin(l->records);
             for (std::uint32_t first = 0, end = 0, seen = before + t + n; first < seen; first = end) {
-                end = std::min(first + block, seen);
+                end = std::min(first + tile, seen);
                 gather(l, in, at, first, end - first);
                 attend_prompt(queries_of(l), some, before + t, n, x_.tile_k.data(), x_.tile_v.data(), to,
                               x_.causal, simd::no_reach,

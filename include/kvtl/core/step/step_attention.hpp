@@ -49,7 +49,7 @@ template <class Types> class step_attention {
                 x.tile = entry_tile<Types>::take(of, p.sizes, p.max_entries);
             };
             const auto of_turn = [&](carver& of) {
-                x.turn = decltype(x.turn)::take(of, p.model.queries_of(0), p.turn_tokens);
+                x.turn = decltype(x.turn)::take(of, p.model.queries_of(0), p.turn_tokens, p.stretch_bytes);
             };
             carver step_bytes, turn_bytes;
             of_step(step_bytes), of_turn(turn_bytes);

@@ -23,6 +23,7 @@ template <class Types> struct step_parts {
     std::uint32_t chosen_per_lane = 0;
     std::uint32_t batch_items = 0;
     std::uint32_t turn_tokens = 0;
+    std::size_t stretch_bytes = 0;
     std::uint32_t max_entries = 1;
     std::uint32_t true_layers = 0; ///< layers that choose by their own query whatever was predicted
     std::size_t estimator_floats = 0;

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/step/row_attention.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/causal.hpp>
@@ -29,7 +30,7 @@ template <element E, bool Weighted> class turn_attention {
     /// So many bytes of rows, but a tile of them at least, and room for what the queries of `tokens` tokens have seen; of more
     /// where `out` is floats.
     [[nodiscard]] static turn_attention take(carver& c, const query_lane& lane, std::uint32_t tokens,
-                                             std::size_t bytes = 32768) noexcept {
+                                             std::size_t bytes) noexcept {
         constexpr std::size_t tile = simd::causal_tile;
         turn_attention a;
         a.width_ = lane.width();
@@ -44,7 +45,7 @@ template <element E, bool Weighted> class turn_attention {
     /// One that makes the best of so much memory for `tokens` tokens. It is enough for what take() gives one token and a tile.
     [[nodiscard]] static turn_attention within(std::span<std::byte> memory, const query_lane& lane,
                                                std::uint32_t tokens) noexcept {
-        constexpr std::size_t most = std::size_t{1} << 18; // rows stay in the L2 cache while queries pass
+        const std::size_t most = lane.heads * cache_plan::most_stretch;
         carver least, none_seen, all(memory);
         static_cast<void>(take(least, lane, 1, 0));
         const std::size_t tile = 2 * simd::causal_tile * lane.width() * sizeof(E),
