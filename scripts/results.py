@@ -217,6 +217,13 @@ def step_time(data):
                    f"{rs[0]['mass_recall']:.2f}"] for p, rs in by.items()])
 
 
+def prompts(data):
+    """What a prompt costs with a preset, beside what it costs with `full`, chunk for chunk."""
+    return table(["preset", "tokens of a chunk", "processor time, s", "of `full`", "times", "times, by the clock"],
+                 [[f"`{r['policy']}`", str(r["chunk"]), f"{r['cpu_s']:.2f}", f"{r['full_cpu_s']:.2f}", f"{r['cpu_ratio']:.2f}",
+                   f"{r['wall_ratio']:.2f}"] for r in data["prompts"]])
+
+
 def page_of(name):
     """From a page of a paper: a page of the log, or one of a question."""
     return f"../{name}.md" if name in ("precision", "demotion", "quality", "memory", "speed", "long_context") else f"../log/{name}.md"
@@ -421,6 +428,8 @@ BLOCKS = {
     "demotion runs": lambda d: runs(d, "demotion"),
     "least memory": least_memory,
     "step time": step_time,
+    "prompts": prompts,
+    "prompts runs": lambda d: runs(d, "prompts"),
     "whole caches runs": lambda d: runs(d, "whole_caches"),
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p", "merging", "chunks")},
     "rivals us": lambda d: rivals(d, "us"),
