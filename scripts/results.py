@@ -237,17 +237,24 @@ def claims(data, paper):
                  [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}]({page_of(f)})" for f in c["log"])] for c in rows])
 
 
-def long_context(data):
+def long_context(data, measure):
     """Presets at a length that small models do not have: answers with their interval, budgets as shares of the whole cache."""
+    def entries(r):
+        if r["policy"] == "full":
+            return "all"
+        kept = f"{r['keep_tokens']:,} kept" if r["keep_tokens"] else ""
+        attended = f"{r['attend_tokens']:,} attended" if r["attend_tokens"] != r["keep_tokens"] else ""
+        return ", ".join(t for t in (kept, attended) if t)
+
+    rows = [r for r in data["long_context"] if r["measure"] == measure]
+    if not rows:
+        raise Wrong(f"long_context: no row of the measure '{measure}'")
     lines = []
-    for r in sorted(data["long_context"], key=lambda r: r["question"]):
-        entries = r["keep_tokens"] or r["attend_tokens"]
-        low, high = r["accuracy_ci95"]
-        lines.append([f"`{line_of(r)}`", r["question"], kind_of(r["task"]),
-                      "all" if r["policy"] == "full" else f"{entries:,} {'kept' if r['keep_tokens'] else 'attended'}",
-                      f"{r['resident_bytes_peak'] / MIB:.2f}", f"{r['kept_bytes'] / r['raw_cache_bytes']:.3f}",
-                      f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", f"{low:.2f} to {high:.2f}", f"{r['kl']:.3f}",
-                      f"{r['read_bytes_per_token'] / 1024:.0f}"])
+    for r in rows:
+        answered = ["-", "-"] if r["accuracy"] is None else [f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", interval(r)]
+        lines.append([f"`{line_of(r)}`", r["question"] or "-", kind_of(r["task"]), entries(r), f"{r['resident_bytes_peak'] / MIB:.2f}",
+                      f"{r['kept_bytes'] / r['raw_cache_bytes']:.3f}"]
+                     + answered + ["-" if r["kl"] is None else f"{r['kl']:.3f}", f"{r['read_bytes_per_token'] / 1024:.0f}"])
     return table(["preset", "question", "task", "tokens", "peak MiB", "kept / whole cache", "answered", "interval, 95 %", "KL", "KiB read/token"], lines)
 
 
@@ -414,6 +421,8 @@ def million_tokens(data):
                    f"{r['storage_bytes'] / MIB / 1024:.1f} GiB"] for r in data["million"]])
 
 
+LONG_CONTEXT = ["thirteenth", "sixth", "facts", "400 attended", "484 kept", "137 kept", "boxes", "decode"]
+
 BLOCKS = {
     "leaderboard": leaderboard,
     "million tokens": million_tokens,
@@ -437,7 +446,7 @@ BLOCKS = {
     "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
-    "long context": long_context,
+    **{f"long context {m}": (lambda d, m=m: long_context(d, m)) for m in LONG_CONTEXT},
     "long context runs": lambda d: runs(d, "long_context"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),

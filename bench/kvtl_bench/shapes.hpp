@@ -24,6 +24,7 @@ inline constexpr std::array model_shapes = {
     model_shape{"llama3.2-3b", {28, 24, 8, 128}, 500'000},
     model_shape{"qwen2.5-1.5b", {28, 12, 2, 128}, 1'000'000},
     model_shape{"qwen2.5-3b", {36, 16, 2, 128}, 1'000'000},
+    model_shape{"qwen2.5-14b", {48, 40, 8, 128}, 1'000'000},
     model_shape{"mistral-7b", {32, 32, 8, 128}, 1'000'000},
     model_shape{"tiny-2k", {6, 4, 2, 64}, 10'000},
 };
