@@ -432,6 +432,29 @@ def best_answers(data):
                    f"{r['read_bytes_per_token'] / 1024:.0f}"] for r in best(data, "chains")])
 
 
+def best_parts(data):
+    """Clusters and the price of what is in memory: error, divergence and the worst token, nothing else deciding."""
+    by = {}
+    for r in best(data, "parts"):
+        key = (r["policy"], r["config"]["clusterer.tokens_per_cluster"], r["config"].get("selector.resident_share", "-"), int(r["config"]["memory_bytes"]) / MIB)
+        by.setdefault(key, {})[r["task"].split(":")[1]] = r
+    error = lambda r: "-" if r["output_error"] is None else f"{r['output_error']:.4f}"
+    return table(["preset", "tokens per cluster", "`resident_share`", "MiB", "tokens of text"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
+                 + ["largest KL of a token"],
+                 [[f"`{key[0]}`", key[1], key[2], f"{key[3]:g}", f"{sum(r['decoded_tokens'] for r in t.values()):,}"] + [error(t[k]) for k in TEXTS]
+                  + [f"{t[k]['kl']:.5f}" for k in TEXTS] + [f"{max(r['kl_max'] for r in t.values()):.3f}"] for key, t in by.items()])
+
+
+def best_queries(data):
+    """The same model with longer queries: units that are not read are estimated, or left out."""
+    by, factors = {}, {"tiny-2k.gguf": "1", "q2.gguf": "2", "q4.gguf": "4"}
+    for r in best(data, "queries"):
+        by.setdefault((r["policy"], "left out" if r["config"]["estimator.share"] == "0" else "estimated"), {})[factors[r["model"]]] = r
+    return table(["preset", "what is not read"] + [f"error, queries x {f}" for f in factors.values()] + [f"KL, x {f}" for f in factors.values()],
+                 [[f"`{policy}`", way] + [f"{t[f]['output_error']:.3f}" for f in factors.values()] + [f"{t[f]['kl']:.4f}" for f in factors.values()]
+                  for (policy, way), t in by.items()])
+
+
 def bits_of_clusters(data):
     """DynaKV and its rivals by the bits of an entry."""
     rows = best(data, "bits")
@@ -477,8 +500,10 @@ BLOCKS = {
     "long context runs": lambda d: runs(d, "long_context"),
     "best text": best_text,
     "best chains": best_answers,
+    "best parts": best_parts,
+    "best queries": best_queries,
     "bits of clusters": bits_of_clusters,
-    "best runs": lambda d: runs({"best": best(d, "text") + best(d, "chains")}, "best"),
+    "best runs": lambda d: runs({"best": best(d, "text") + best(d, "parts") + best(d, "queries") + best(d, "chains")}, "best"),
     "bits of clusters runs": lambda d: runs({"best": best(d, "bits")}, "best"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
