@@ -413,6 +413,74 @@ def agents(data, command):
                    number(r["tokens_prefilled_again"]), number(r["tokens_reloaded"])] for r in rows])
 
 
+TEXTS = {"builtin": "essays", "docs.txt": "manual", "source.txt": "source code"}
+
+
+def best(data, measure):
+    return [r for r in data["best"] if r["measure"] == measure]
+
+
+def best_text(data):
+    """Three kinds of text in equal memory: error, divergence, the worst token, what is kept in tables and what is read."""
+    by = {}
+    for r in best(data, "text"):
+        if r["policy"] == "full":
+            continue
+        by.setdefault((int(r["config"]["memory_bytes"]) / MIB, r["policy"]), {})[r["task"].split(":")[1]] = r
+
+    def line(mib, policy, t):
+        parts, decoded = t["builtin"]["share_by_part"], sum(r["decoded_tokens"] for r in t.values())
+        return ([f"{mib:g}", f"`{policy}`"] + [f"{t[k]['output_error']:.3f}" for k in TEXTS] + [f"{t[k]['kl']:.4f}" for k in TEXTS]
+                + [f"{max(r['kl_max'] for r in t.values()):.2f}", f"{100 * (parts['index'] + parts['metadata']):.1f} %",
+                   f"{sum(r['read_bytes_per_token'] * r['decoded_tokens'] for r in t.values()) / decoded / 1024:.0f}"])
+
+    ordered = sorted(by.items(), key=lambda item: (item[0][0], item[1]["builtin"]["output_error"]))
+    return table(["MiB", "preset"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
+                 + ["largest KL of a token", "index and tables, of the whole cache", "KiB read/token"], [line(*key, t) for key, t in ordered])
+
+
+def best_answers(data):
+    """Chains of facts: answers that take more than one step."""
+    return table(["preset", "answered", "interval", "KL", "KiB read/token"],
+                 [[f"`{r['policy']}`", f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", interval(r), f"{r['kl']:.4f}",
+                   f"{r['read_bytes_per_token'] / 1024:.0f}"] for r in best(data, "chains")])
+
+
+def best_parts(data):
+    """Clusters and the price of what is in memory: error, divergence and the worst token, nothing else deciding."""
+    by = {}
+    for r in best(data, "parts"):
+        key = (r["policy"], r["config"]["clusterer.tokens_per_cluster"], r["config"].get("selector.resident_share", "-"), int(r["config"]["memory_bytes"]) / MIB)
+        by.setdefault(key, {})[r["task"].split(":")[1]] = r
+    error = lambda r: "-" if r["output_error"] is None else f"{r['output_error']:.4f}"
+    return table(["preset", "tokens per cluster", "`resident_share`", "MiB", "tokens of text"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
+                 + ["largest KL of a token"],
+                 [[f"`{key[0]}`", key[1], key[2], f"{key[3]:g}", f"{sum(r['decoded_tokens'] for r in t.values()):,}"] + [error(t[k]) for k in TEXTS]
+                  + [f"{t[k]['kl']:.5f}" for k in TEXTS] + [f"{max(r['kl_max'] for r in t.values()):.3f}"] for key, t in by.items()])
+
+
+def best_queries(data):
+    """The same model with longer queries: units that are not read are estimated, or left out."""
+    by, factors = {}, {"tiny-2k.gguf": "1", "q2.gguf": "2", "q4.gguf": "4"}
+    for r in best(data, "queries"):
+        by.setdefault((r["policy"], "left out" if r["config"]["estimator.share"] == "0" else "estimated"), {})[factors[r["model"]]] = r
+    return table(["preset", "what is not read"] + [f"error, queries x {f}" for f in factors.values()] + [f"KL, x {f}" for f in factors.values()],
+                 [[f"`{policy}`", way] + [f"{t[f]['output_error']:.3f}" for f in factors.values()] + [f"{t[f]['kl']:.4f}" for f in factors.values()]
+                  for (policy, way), t in by.items()])
+
+
+def bits_of_clusters(data):
+    """DynaKV and its rivals by the bits of an entry."""
+    rows = best(data, "bits")
+    of_dynakv = {(r["config"]["memory_mib"], r["entry_bytes"]): r["step_ms_median"] for r in rows if r["policy"].startswith("dynakv")}
+    return table(["MiB", "preset", "bytes/entry", "entries per page", "KiB read per step", "reads per step", "entries per read", "hit rate", "tokens/s",
+                  "ms per step", "of DynaKV's", "attention found"],
+                 [[f"{r['config']['memory_mib']:g}", f"`{r['policy']}`", str(r["entry_bytes"]), str(4096 // r["entry_bytes"]),
+                   f"{r['read_bytes_per_step'] / 1024:,.0f}", f"{r['reads_per_step']:,.0f}", f"{r['mean_read_entries']:.1f}", f"{r['hit_rate']:.2f}",
+                   f"{1000 / r['step_ms_median']:.1f}", f"{r['step_ms_median']:.1f}",
+                   f"{r['step_ms_median'] / of_dynakv[(r['config']['memory_mib'], r['entry_bytes'])]:.1f}", f"{r['mass_recall']:.2f}"] for r in rows])
+
+
 def million_tokens(data):
     """Least memory of a context of a million tokens."""
     return table(["preset", "setting", "least memory", "of the raw cache", "index alone", "file, at most"],
@@ -448,6 +516,13 @@ BLOCKS = {
     "field runs": lambda d: runs(d, "field"),
     **{f"long context {m}": (lambda d, m=m: long_context(d, m)) for m in LONG_CONTEXT},
     "long context runs": lambda d: runs(d, "long_context"),
+    "best text": best_text,
+    "best chains": best_answers,
+    "best parts": best_parts,
+    "best queries": best_queries,
+    "bits of clusters": bits_of_clusters,
+    "best runs": lambda d: runs({"best": best(d, "text") + best(d, "parts") + best(d, "queries") + best(d, "chains")}, "best"),
+    "bits of clusters runs": lambda d: runs({"best": best(d, "bits")}, "best"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
     "saved checkpoint": lambda d: saved(d, "checkpoint"),

@@ -142,7 +142,7 @@ grep -qx "full" out || complain "--list-policies does not list full"
 : >report.html
 expect 0 "" "${base[@]}" --task nll:builtin --nll-tokens 300 --nll-prefill 200 --limit 1 --attend-tokens 64,128 \
     --json rows.json --html report.html
-for key in policy task attend_tokens keep_tokens config error accuracy accuracy_ci95 nll nll_full kl top1_agreement output_error \
+for key in policy task attend_tokens keep_tokens config error accuracy accuracy_ci95 nll nll_full kl kl_max top1_agreement output_error \
     mass_recall kept_entries_by_layer kept_bytes resident_bytes_peak read_bytes_per_token useful_bytes_per_token reads_per_token read_entries \
     mean_read_entries hit_rate selectable_entries empty_choices tokens_per_s; do
     rows=$(grep -c '"policy":' rows.json)

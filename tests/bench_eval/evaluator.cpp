@@ -134,6 +134,9 @@ TEST_CASE_FIXTURE(fixture, "running text: fewer attended entries cost likelihood
     CHECK(little.mass_recall.value() > 0.2);
     CHECK(little.output_error.value() > 0.02);
     CHECK(little.nll_full.value() == doctest::Approx(full.nll.value()).epsilon(1e-9));
+    CHECK(full.kl_max.value() < 1e-9);
+    CHECK(little.kl_max.value() > 2 * little.kl.value()); // of 99 tokens
+    CHECK(little.kl_max.value() < 99 * little.kl.value());
 
     const auto closed = run(t, "dynakv", false);
     CHECK(closed.nll.value() == doctest::Approx(little.nll.value()).epsilon(1e-9)); // and repeatable

@@ -234,6 +234,7 @@ void evaluator::compare(std::span<const float> logits, std::span<const float> fu
     double kl = 0;
     for (std::size_t i = 0; i < p_.size(); ++i) kl += std::exp(p_[i]) * (p_[i] - q_[i]);
     to.kl += kl;
+    to.kl_max = std::max(to.kl_max, kl);
     const auto best = [](const std::vector<double>& x) {
         return std::max_element(x.begin(), x.end()) - x.begin();
     };
@@ -411,6 +412,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     }
     if (predictions != 0) {
         r.kl = std::max(0.0, mean(kl, predictions)); // rounding may leave -1e-17 where both are equal
+        r.kl_max = kl_max;
         r.top1_agreement = mean(static_cast<double>(agreements), predictions);
         if (of.kind == task_kind::nll) {
             r.nll = mean(nll, predictions);

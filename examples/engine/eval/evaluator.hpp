@@ -46,6 +46,7 @@ struct tally {
     std::size_t right = 0;       ///< of them
     std::size_t predictions = 0; ///< next-token distributions that were compared
     double nll = 0, nll_full = 0, kl = 0;
+    double kl_max = 0; ///< of one prediction
     std::size_t agreements = 0;
     double output_error = 0;
     std::size_t outputs = 0; ///< layers' outputs that were compared

@@ -97,6 +97,7 @@ std::string to_json(const std::vector<row>& rows) {
                        {"nll_full", value(r.nll_full)},
                        {"perplexity_ratio", value(perplexity_ratio(r))},
                        {"kl", value(r.kl)},
+                       {"kl_max", value(r.kl_max)},
                        {"top1_agreement", value(r.top1_agreement)},
                        {"output_error", value(r.output_error)},
                        {"mass_recall", value(r.mass_recall)},

@@ -41,6 +41,7 @@ struct row {
     std::optional<double> nll;                          ///< nats per token, teacher-forced
     std::optional<double> nll_full;                     ///< the same tokens with everything attended
     std::optional<double> kl;                           ///< mean KL(full || policy) of next tokens
+    std::optional<double> kl_max;                       ///< the largest KL of one next token
     std::optional<double> top1_agreement;               ///< share of next tokens on which both agree
     std::optional<double> output_error; ///< mean |o - o_full| / |o_full| of a layer's attention
     std::optional<double> mass_recall;  ///< share of the full softmax mass that was attended exactly
