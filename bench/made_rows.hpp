@@ -1,4 +1,4 @@
-// What kvtl-checkpoint and kvtl-fork have in common: a shape, and numbers that stand for the weights of a model.
+// What kvtl-checkpoint, kvtl-fork and kvtl-prompt have in common: a shape, and numbers that stand for the weights of a model.
 // SPDX-License-Identifier: MIT
 #pragma once
 

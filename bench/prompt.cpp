@@ -1,4 +1,4 @@
-// What prompts cost with a preset, as a multiple of what they cost with `full`: attention, and all that the preset does of a
+// The cost of prompts with a preset, as a multiple of their cost with `full`: attention, and all that the preset does of a
 // prompt beside that (grouping, coding, writing).
 //
 //   kvtl-prompt [OPTIONS] POLICY...
@@ -18,6 +18,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -76,7 +78,7 @@ seconds read_prompt(const std::string& policy, const options& o, std::size_t chu
 }
 
 json measure(const std::string& policy, const options& o, const std::string& command) {
-    const std::size_t chunk = engine::policy_wants(policy).evicts ? o.tokens : o.chunk;
+    const std::size_t chunk = engine::policy_wants(policy).evicts ? o.tokens : std::min(o.chunk, o.tokens);
     std::vector<double> ran, full, ratio, wall;
     for (std::size_t r = 0; r < o.rounds; ++r) {
         const seconds base = read_prompt("full", o, chunk), one = read_prompt(policy, o, chunk);
@@ -103,20 +105,12 @@ std::string command_of(int argc, char** argv) {
 int measure_all(const options& o, const std::string& command) {
     for (const std::string& policy : o.policies) engine::require_policy(policy, "POLICY");
     engine::require_policy("full", "what is compared with");
+    std::ofstream out;
+    if (!o.json_file.empty()) out.open(o.json_file);
+    if (!out) throw engine::bad_input("--json: cannot write " + o.json_file);
     json rows = json::array();
-    std::string last; // of the policies that need a file or an input that this program has not
-    const auto warn = [&] {
-        if (!last.empty()) std::fprintf(stderr, "%s: %s\n", program, last.c_str());
-        last.clear();
-    };
     for (const std::string& policy : o.policies) {
-        warn();
-        try {
-            rows.push_back(measure(policy, o, command));
-        } catch (const engine::bad_input& e) {
-            last = e.what();
-            continue;
-        }
+        rows.push_back(measure(policy, o, command));
         const json& r = rows.back();
         std::printf(
             "%-24s %6.3f s, full %6.3f s: %5.2f x (wall clock %5.2f x), %zu tokens in chunks of %zu\n",
@@ -125,12 +119,8 @@ int measure_all(const options& o, const std::string& command) {
             r["chunk"].get<std::size_t>());
         std::fflush(stdout);
     }
-    if (rows.empty()) throw engine::bad_input(last);
-    warn();
-    if (o.json_file.empty()) return 0;
-    std::ofstream out(o.json_file);
-    out << rows.dump(1) << '\n';
-    if (!out.flush()) throw engine::bad_input("--json: cannot write " + o.json_file);
+    if (out.is_open() && !(out << rows.dump(1) << '\n').flush())
+        throw engine::bad_input("--json: cannot write " + o.json_file);
     return 0;
 }
 

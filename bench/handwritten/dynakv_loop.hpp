@@ -38,7 +38,7 @@ struct dynakv_sizes {
     std::uint32_t tokens_per_cluster = 0; ///< the largest has twice as many
     std::uint32_t max_clusters = 0;       ///< of a head
     std::uint32_t frames = 0, tails = 0;  ///< pages in memory; those that may be unfinished
-    std::uint32_t all_clusters = 0;       ///< of all heads, at which none splits any more
+    std::uint32_t all_clusters = 0;       ///< of all heads; with so many, no cluster splits
     float scale = 1;                      ///< of logits
 };
 

@@ -80,8 +80,12 @@ one_line "--tokens: 'x' is not a whole number" quest --tokens x
 one_line "policy kvswap needs a file of bases" kvswap --tokens 256
 expect 0 "" --help
 grep -q "Usage: kvtl-prompt" out || complain "no usage of kvtl-prompt"
-expect 0 "policy kvswap needs a file of bases" kvswap quest --tokens 256 --chunk 128 --rounds 1 --path f
+one_line "--json: cannot write no/such/folder/f" quest --json no/such/folder/f
+expect 0 "" quest --tokens 256 --chunk 128 --rounds 1 --path f --json rows
 grep -q "^quest .* x (wall clock .*), 256 tokens in chunks of 128$" out || complain "no line of a prompt"
+grep -q '"policy": "quest"' rows || complain "no row of a prompt"
+expect 0 "" quest --tokens 64 --chunk 9007199254740992 --rounds 1 --path f
+grep -q "64 tokens in chunks of 64$" out || complain "a chunk has more tokens than the prompt"
 program=$kv_direct
 one_line "MODEL is required"
 expect 0 "" --help

@@ -158,14 +158,16 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
         std::uint32_t id;
         bool run;
         place where;
-        std::uint32_t pages;
+        std::uint32_t pages, capacity;
     };
     std::vector<holder> held;
     const auto give_back = [&](std::size_t i) {
-        if (held[i].run)
+        if (held[i].run) {
             l->release_run(held[i].where.first);
-        else
+        } else {
+            CHECK(l->capacity(held[i].where) == held[i].capacity);
             l->release(held[i].where);
+        }
         owners.give_back(held[i].id);
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
     };
@@ -176,12 +178,12 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
             place where;
             if (!l->place_unit(pages, where)) continue;
             REQUIRE(claim_unit(l, owners, id, where, pages));
-            held.push_back({id, false, where, pages});
+            held.push_back({id, false, where, pages, l->capacity(where)});
         } else if (what == 4) {
             const std::uint32_t first = l->allocate_run();
             if (first == none) continue;
             REQUIRE(claim_run(l, owners, id, first));
-            held.push_back({id, true, {first, 0}, 0});
+            held.push_back({id, true, {first, 0}, 0, 0});
         } else if (what < 7 && !held.empty()) { // grow: in place or by moving
             holder& h = held[random.below(held.size())];
             if (h.run || h.pages == unit_pages) continue;
@@ -193,6 +195,7 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
                 owners.give_back(h.id);
                 h.id = id;
                 h.where = where;
+                h.capacity = l->capacity(where);
             }
             ++h.pages;
         } else if (!held.empty()) {

@@ -85,9 +85,9 @@ struct unit_contiguous {
     };
 };
 
-/// Layout: unit_contiguous for small units, each of which takes at least a page. Decode may fill the file, which
-/// has a place for the largest unit of each row of the tables, so the tables are the limit. Otherwise decode adds
-/// no unit beyond 2.5 raw caches of the sequence.
+/// Layout: unit_contiguous for small units, each of which takes at least a page. Decode may fill the
+/// sequence's part of the file, which has a place for the largest unit of each row of the tables, so the tables are the limit.
+/// Otherwise decode adds no unit beyond 2.5 raw caches of the sequence.
 struct unit_contiguous_whole_file {
     static constexpr std::string_view name = "unit_contiguous_whole_file";
     static constexpr bool by_entry = false;

@@ -97,9 +97,9 @@ struct units_view {
     std::uint32_t dim = 0;
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
     std::uint32_t tokens = 0;      ///< tokens of the lane so far
-    bool may_add = true;           ///< table and storage have room for one more unit
-    summary_view summary{};        ///< summaries of the index (null for an index without summaries)
-    std::uint32_t head = 0;        ///< KV head of the lane that the index scores for
+    bool may_add = true;    ///< the table has a row for one more unit, its sequence may have a place for it
+    summary_view summary{}; ///< summaries of the index (null for an index without summaries)
+    std::uint32_t head = 0; ///< KV head of the lane that the index scores for
     /// If an index has narrowed units down: the `count` units of this view, ascending. Otherwise null.
     const std::uint32_t* some = nullptr;
     std::uint32_t hidden = 0; ///< units of the lane that are not in this view

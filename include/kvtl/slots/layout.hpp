@@ -5,10 +5,12 @@
 //   by_entry            true: pages belong to the lane's stream of entries in token order, and units are runs
 //                       of it. false: pages belong to units
 //   wants_correlation   a prompt's units are passed in the order in which they are retrieved together
-//   decode_fills_file   optional, true: decode may fill the file (else it adds no unit beyond 2.5 raw caches of a sequence)
+//   decode_fills_file   optional, true: decode may fill the sequence's part of the file. Else it adds no unit beyond 2.5
+//                       raw caches of the sequence
 //
 // Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages()
-// adjacent pages, for streams and for staged prompts. A page-wise layout also places units.
+// adjacent pages, for streams and for staged prompts. A page-wise layout also places units, and
+// the capacity(place) of a unit stays the same until its release(place).
 //
 // State is relocatable: everything that a call changes lies in the block. A state attaches to a block that
 // another state has filled (slots/state_block.hpp).

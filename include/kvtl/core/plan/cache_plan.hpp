@@ -69,7 +69,7 @@ struct cache_plan {
     std::uint32_t max_entries = 1;  ///< of a unit
     std::uint32_t unit_pages = 1;
     std::uint32_t file_pages = 0; ///< per shard, at most
-    std::uint32_t grow_pages = 0; ///< per shard: in places of units, when decode has added all that it may
+    std::uint32_t grow_pages = 0; ///< per shard: pages in places of units, at which decode adds no more
     std::uint32_t pool_lanes = 1; ///< most lanes that share a pool
     /// Of all representatives of a pool's lanes, where these are lent memory too; else 0, and they are in the lanes.
     std::uint32_t representative_pages = 0;

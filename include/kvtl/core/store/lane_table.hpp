@@ -50,7 +50,7 @@ template <class Lane> struct alignas(64) lane_region {
     offsets at;                 ///< of each block, as long as its tables are now
     bool beside = false;        ///< representatives lie elsewhere
     bool roomy = false;         ///< tables have become longer since somebody looked how long they need be
-    std::uint32_t placed = 0;   ///< pages for which the places of its lanes' units have room
+    std::uint32_t placed = 0;   ///< pages in the places of its lanes' units
     std::uint32_t promised = 0; ///< rows that tables are to get, for lanes that a branch has still to copy
     std::size_t promised_bytes = 0; ///< of the blocks then: they are not lent
     std::size_t lent_page = 0;      ///< memory is given back in such pages; 0: none is

@@ -53,8 +53,8 @@ template <class Types> class page_store {
         statistics* stats = nullptr;
         std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
         std::uint32_t pool_layers = 1; ///< pools of a sequence: one, or one per layer
-        std::uint32_t grow_pages =
-            0; ///< with so many in its units' places, or fewer, a sequence may have one more
+        /// Decode adds a unit while the sequence's places have no more pages than that.
+        std::uint32_t grow_pages = 0;
         std::uint32_t reserved_pages = 0;
     };
 

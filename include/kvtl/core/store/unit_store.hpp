@@ -139,12 +139,13 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     // ------------------------------------------------------------------------------------------------------
-    // places. A sequence is limited by its own, those that it shares with branches included: what others have does not matter
-    /// Whether decode may add a unit to the lane: its tables have a row for it, and its sequence may have one more place.
+    // places. How far a sequence may grow depends on its own places, those that it shares with branches included
+    /// Whether decode may add a unit to the lane: its tables have a row for it, and its sequence may have one more
+    /// place. Storage may refuse it all the same while it holds chunks of other prompts.
     [[nodiscard]] bool may_grow(std::uint32_t lane_id) const noexcept {
         return may_add_unit(lane_id) && p_.lanes->region_of(lane_id).placed <= p_.grow_pages;
     }
-    /// A place of at least `pages` pages for a unit of the lane. False where storage has none.
+    /// A place for a unit of the lane that has `pages` pages now; its capacity may be less. False where storage has none.
     [[nodiscard]] bool place_unit(std::uint32_t lane_id, std::uint32_t pages, place& where) noexcept {
         if (!p_.layout->place_unit(pages, where)) return false;
         p_.lanes->region_of(lane_id).placed += p_.layout->capacity(where);
@@ -283,7 +284,10 @@ template <class Types> class unit_store : public page_store<Types> {
         region.roomy = false;
     }
     /// The lanes of this sequence have no unit any more.
-    void empty_tables(std::uint32_t lane_id) noexcept { resize_tables(lane_id, 0); }
+    void empty_tables(std::uint32_t lane_id) noexcept {
+        assert(p_.lanes->region_of(lane_id).placed == 0);
+        resize_tables(lane_id, 0);
+    }
 
     // ------------------------------------------------------------------------------------------------------
     // reading
