@@ -14,6 +14,7 @@
 
 #include <kvtl/version.hpp>
 
+#include "command.hpp"
 #include "commit.hpp"
 
 #include <CLI/CLI.hpp>
@@ -27,7 +28,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -150,17 +150,6 @@ json row_of(const arguments& a, const std::string& command, bench::agent_policy 
             {"command", command}};
 }
 
-/// Without --json and its file, which say nothing about the rows.
-std::string command_of(int argc, char** argv) {
-    std::string command = program;
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view word = argv[i];
-        if (word == "--json") ++i;
-        if (!word.starts_with("--json")) (command += ' ') += word;
-    }
-    return command;
-}
-
 } // namespace
 
 int main(int argc, char** argv) {
@@ -187,7 +176,8 @@ int main(int argc, char** argv) {
 
     json rows = json::array();
     for (std::size_t p = 0; p < std::size(bench::agent_policy_names); ++p)
-        rows.push_back(row_of(a, command_of(argc, argv), static_cast<bench::agent_policy>(p), traces));
+        rows.push_back(row_of(a, kvtl_bench::command_of(program, argc, argv),
+                              static_cast<bench::agent_policy>(p), traces));
     if (a.json_file != "-") {
         std::printf("%-16s %10s %10s %14s %10s %8s %9s\n", "policy", "mean job", "longest", "in memory",
                     "prefilled", "again", "reloaded");

@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
+#include "command.hpp"
 #include "command_line.hpp"
 #include "commit.hpp"
 #include "made_rows.hpp"
@@ -25,7 +26,6 @@
 #include <ctime>
 #include <fstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -91,17 +91,6 @@ json measure(const std::string& policy, const options& o, const std::string& com
             {"commit", KVTL_COMMIT},      {"command", command}};
 }
 
-/// Without --json and its file, which say nothing about the rows.
-std::string command_of(int argc, char** argv) {
-    std::string command = program;
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view word = argv[i];
-        if (word == "--json") ++i;
-        if (!word.starts_with("--json")) (command += ' ') += word;
-    }
-    return command;
-}
-
 int measure_all(const options& o, const std::string& command) {
     for (const std::string& policy : o.policies) engine::require_policy(policy, "POLICY");
     engine::require_policy("full", "what is compared with");
@@ -147,6 +136,6 @@ int main(int argc, char** argv) {
                                           {"--layers", o.layers},
                                           {"--rounds", o.rounds}})
             if (value == 0) throw engine::bad_input(std::string(name) + " is 0; valid: a positive number");
-        return measure_all(o, command_of(argc, argv));
+        return measure_all(o, kvtl_bench::command_of(program, argc, argv));
     });
 }
