@@ -40,10 +40,10 @@ template <element Out, bool Weighted, element E, class Weight>
 std::vector<Out> attend(const lane_rows<E>& of, std::size_t chunk, std::uint32_t room, Weight&& weight) {
     using attention = turn_attention<E, Weighted>;
     carver count;
-    static_cast<void>(attention::take(count, queries, room, cache_plan::least_stretch));
+    static_cast<void>(attention::take(count, queries, room, kvtl::cache_plan::least_stretch));
     std::vector<float> memory(count.used() / sizeof(float) + 16, std::numeric_limits<float>::quiet_NaN());
     carver c(std::as_writable_bytes(std::span(memory)));
-    attention a = attention::take(c, queries, room, cache_plan::least_stretch);
+    attention a = attention::take(c, queries, room, kvtl::cache_plan::least_stretch);
     std::vector<Out> out(of.tokens * all_heads * dim, from_float<Out>(9.0F));
     for (std::size_t first = 0, some = 0; first < of.tokens; first += some) {
         const std::size_t most = a.most_tokens(queries, tensor_span(out));
