@@ -81,6 +81,7 @@ one_line "policy kvswap needs a file of bases" kvswap --tokens 256
 expect 0 "" --help
 grep -q "Usage: kvtl-prompt" out || complain "no usage of kvtl-prompt"
 one_line "--json: cannot write no/such/folder/f" quest --json no/such/folder/f
+touch rows
 expect 0 "" quest --tokens 256 --chunk 128 --rounds 1 --path f --json rows
 grep -q "^quest .* x (wall clock .*), 256 tokens in chunks of 128$" out || complain "no line of a prompt"
 grep -q '"policy": "quest"' rows || complain "no row of a prompt"
