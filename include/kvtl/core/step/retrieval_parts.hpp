@@ -170,7 +170,8 @@ template <class Types> struct retrieval_parts {
         const cache_plan& p = plan;
         const shard_memory<types>& m = memory;
         const std::uint32_t step_pages = file_map::step_pages_for(p.grow_pages, format.page_bytes);
-        const std::uint32_t grow_pages = p.grow_pages / p.shard_sequences;
+        const std::uint32_t whole_runs = p.grow_pages / p.shard_sequences / layout.run_pages(),
+                            grow_pages = whole_runs * layout.run_pages();
         const std::uint32_t front = p.storage_pages() - p.file_pages;
         const file_map map{.data_offset = data_offset,
                            .page_bytes = format.page_bytes,
