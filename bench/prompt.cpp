@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,13 +93,12 @@ json measure(const std::string& policy, const options& o, const std::string& com
 int measure_all(const options& o, const std::string& command) {
     for (const std::string& policy : o.policies) engine::require_policy(policy, "POLICY");
     engine::require_policy("full", "what is compared with");
-    std::ofstream out;
-    if (!o.json_file.empty()) out.open(o.json_file);
-    if (!out) throw engine::bad_input("--json: cannot write " + o.json_file);
+    engine::require_writable(o.json_file, "--json");
     json rows = json::array();
     for (const std::string& policy : o.policies) {
         rows.push_back(measure(policy, o, command));
         const json& r = rows.back();
+        if (o.json_file == "-") continue;
         std::printf(
             "%-24s %6.3f s, full %6.3f s: %5.2f x (wall clock %5.2f x), %zu tokens in chunks of %zu\n",
             policy.c_str(), r["cpu_s"].get<double>(), r["full_cpu_s"].get<double>(),
@@ -108,8 +106,7 @@ int measure_all(const options& o, const std::string& command) {
             r["chunk"].get<std::size_t>());
         std::fflush(stdout);
     }
-    if (out.is_open() && !(out << rows.dump(1) << '\n').flush())
-        throw engine::bad_input("--json: cannot write " + o.json_file);
+    if (!o.json_file.empty()) engine::write_output(o.json_file, rows.dump(1));
     return 0;
 }
 
@@ -129,7 +126,7 @@ int main(int argc, char** argv) {
         number("--layers", o.layers, "of the model");
         number("--rounds", o.rounds, "of which medians are taken");
         app.add_option("--path", o.path, "file of the cache")->capture_default_str();
-        app.add_option("--json", o.json_file, "write the rows as JSON");
+        app.add_option("--json", o.json_file, "write the rows as JSON; - for standard output");
         if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         for (const auto& [name, value] : {std::pair<const char*, std::size_t>{"--tokens", o.tokens},
                                           {"--chunk", o.chunk},

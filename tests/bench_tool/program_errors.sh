@@ -85,6 +85,9 @@ touch rows
 expect 0 "" quest --tokens 256 --chunk 128 --rounds 1 --path f --json rows
 grep -q "^quest .* x (wall clock .*), 256 tokens in chunks of 128$" out || complain "no line of a prompt"
 grep -q '"policy": "quest"' rows || complain "no row of a prompt"
+echo kept >rows
+one_line "policy kvswap needs a file of bases" kvswap --tokens 256 --json rows
+grep -q kept rows || complain "rows that a failed run has overwritten"
 expect 0 "" quest --tokens 64 --chunk 9007199254740992 --rounds 1 --path f
 grep -q "64 tokens in chunks of 64$" out || complain "a chunk has more tokens than the prompt"
 program=$kv_direct
