@@ -26,7 +26,7 @@ TEST_CASE_TEMPLATE("a prompt has the same bits whatever memory there is", Preset
     c.attend_tokens = 1100;
     const std::size_t least = least_memory<cache_t>(c);
     std::vector<float> outputs;
-    for (const std::size_t more : {std::size_t{0}, std::size_t{6} << 20, std::size_t{128} << 20}) {
+    for (const std::size_t more : {std::size_t{0}, std::size_t{24} << 20, std::size_t{128} << 20}) {
         c.memory_bytes = least + more;
         auto cache = open_cache<cache_t>(c);
         CHECK(cache.stats().bytes_by_part.total() <= c.memory_bytes);

@@ -288,7 +288,7 @@ class cache_planner {
     /// As many blocks and frames as the bound allows, and longer stretches of prompts where they take little of that.
     [[gnu::cold]] void grow() {
         const std::size_t memory_bytes = settings().memory_bytes;
-        constexpr std::size_t little = 64;
+        constexpr std::size_t little = 256; // frames that prompts take from decode are reads of decode
         sizes.plan.stretch_bytes =
             std::clamp((memory_bytes - sizes.least_bytes) / (little * sizes.plan.division.shards),
                        cache_plan::least_stretch, sizes.plan.model.lane_heads * cache_plan::most_stretch);
