@@ -288,10 +288,12 @@ class cache_planner {
     /// As many blocks and frames as the bound allows, and longer stretches of prompts where they take little of that.
     [[gnu::cold]] void grow() {
         const std::size_t memory_bytes = settings().memory_bytes;
-        constexpr std::size_t little = 256; // frames that prompts take from decode are reads of decode
+        // What prompts take from frames decode has to read. A row of a lane with many heads is as much longer.
+        constexpr std::size_t little = 256;
+        const std::uint32_t heads = sizes.plan.model.lane_heads, shards = sizes.plan.division.shards;
         sizes.plan.stretch_bytes =
-            std::clamp((memory_bytes - sizes.least_bytes) / (little * sizes.plan.division.shards),
-                       cache_plan::least_stretch, sizes.plan.model.lane_heads * cache_plan::most_stretch);
+            std::clamp((memory_bytes - sizes.least_bytes) / (little * shards) * std::min(heads, 4U),
+                       cache_plan::least_stretch, heads * cache_plan::most_stretch);
         const auto limits = frame_limits();
         std::uint32_t frames = limits.first;
         const std::size_t for_rows =
