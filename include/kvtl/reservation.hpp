@@ -116,7 +116,8 @@ class reservation {
         if (part.size() < skew + page) return {};
         return part.subspan(skew, (part.size() - skew) / page * page);
     }
-    [[maybe_unused]] static constexpr std::size_t large = std::size_t{64} << 20;
+    /// What a bound of 64 MiB leaves when its last page does not fit is large, too.
+    [[maybe_unused]] static constexpr std::size_t large = std::size_t{62} << 20;
     std::span<std::byte> memory_;
 };
 
