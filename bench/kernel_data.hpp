@@ -117,10 +117,8 @@ template <number E> class attention {
                 for (std::size_t g = 0; g < count; ++g)
                     for (std::size_t i = 0; i < n; ++i) s[g * simd::attend_block + i] *= code_scale;
             };
-            const auto accumulate = [&](std::size_t first, std::size_t n, std::size_t count, const float* s,
-                                        float* acc) {
+            const auto scale_weights = [&](std::size_t count, const float* s) {
                 for (std::size_t i = 0; i < count * simd::attend_block; ++i) scaled_[i] = s[i] * code_scale;
-                simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
             };
             if constexpr (simd::has_relaxed_products<arch, E>)
                 if (relaxed_) {
@@ -132,7 +130,11 @@ template <number E> class attention {
                                                          simd::attend_block);
                             scale_scores(n, count, s);
                         },
-                        accumulate);
+                        [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+                            scale_weights(count, s);
+                            simd::accumulate_relaxed<arch>(scaled_.data(), count, values.slice(first, n), acc,
+                                                           dim);
+                        });
                     return finish(part, out_.data(), dim);
                 }
             simd::attend_blocks<arch>(
@@ -142,7 +144,10 @@ template <number E> class attention {
                                            simd::attend_block);
                     scale_scores(n, count, s);
                 },
-                accumulate);
+                [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+                    scale_weights(count, s);
+                    simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
+                });
         }
         finish(part, out_.data(), dim);
     }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace simd_relaxed_test {
@@ -150,6 +151,57 @@ TEST_CASE(
     float out = 1;
     simd::score_rounded<arch, std::int8_t>(zero, 0, 1, {codes.data(), 1, 64, 64}, &out, 1);
     CHECK(out == 0.0F);
+}
+
+TEST_CASE("weighted sums of signed bytes: weights within half of the largest's 65535th") {
+    constexpr std::size_t block = simd::attend_block;
+    for (const unsigned dim : {64U, 128U, 192U, 256U})
+        for (const unsigned count : {1U, 3U, 4U, 5U, 16U, 17U, 31U, 32U})
+            for (const unsigned group : {1U, 2U, 5U, 8U, 9U}) {
+                const auto numbers = oracle::normal_values(count * (dim + 4), dim + count, 60.0);
+                std::vector<std::int8_t> codes(numbers.size());
+                for (std::size_t i = 0; i < codes.size(); ++i)
+                    codes[i] = static_cast<std::int8_t>(std::clamp(numbers[i], -128.0F, 127.0F));
+                const kvtl::rows_view<std::int8_t> rows{codes.data(), count, dim, dim + 4};
+                auto weight = oracle::normal_values(group * block, group + count);
+                for (float& w : weight) w = std::exp(3 * w); // peaked, as those of attention
+                std::fill_n(weight.begin(), count, 0.0F);    // those of the first query: nothing
+                for (std::size_t g = 0; g < group; ++g)
+                    for (std::size_t i = count; i < block; ++i)
+                        weight[g * block + i] = std::numeric_limits<float>::quiet_NaN(); // never read
+                const std::size_t stride = dim + 16;
+                auto acc = oracle::normal_values(group * stride, 5);
+                const auto before = acc;
+                simd::accumulate_relaxed<arch>(weight.data(), group, rows, acc.data(), stride);
+                for (std::size_t g = 0; g < group; ++g)
+                    for (std::size_t d = 0; d < stride; ++d) {
+                        const float now = acc[g * stride + d], was = before[g * stride + d];
+                        if (d >= dim || g == 0) {
+                            CHECK(now == was);
+                            continue;
+                        }
+                        double exact = oracle::value(was), size = 0, largest = 0;
+                        for (std::size_t i = 0; i < count; ++i) {
+                            const double w = oracle::value(weight[g * block + i]),
+                                         x = oracle::value(rows.row(i)[d]);
+                            exact += w * x, size += std::fabs(x), largest = std::max(largest, w);
+                        }
+                        CHECK(std::fabs(static_cast<double>(now) - exact) <=
+                              largest * size * (0.51 / 65535 + 1e-6) + 1e-6);
+                    }
+            }
+    // A weight that is no number is not lost, and spoils no other query.
+    const std::vector<std::int8_t> codes(64, 1);
+    std::vector<float> weight(2 * block, 1.0F), acc(2 * 64, 0.0F);
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        weight[0] = bad;
+        std::fill(acc.begin(), acc.end(), 0.0F);
+        simd::accumulate_relaxed<arch>(weight.data(), 2,
+                                       kvtl::rows_view<std::int8_t>{codes.data(), 1, 64, 64}, acc.data(), 64);
+        CHECK(std::isnan(acc[63]));
+        CHECK(acc[127] == 1.0F);
+    }
 }
 #endif
 

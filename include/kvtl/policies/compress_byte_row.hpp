@@ -72,7 +72,7 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
             simd::score_rows<simd::default_arch>(q, group, q_stride, codes_of(keys, head), out, out_stride);
             scale_scores(group, keys, head, out, out_stride);
         }
-        /// score() with relaxed products, for simd/attend.hpp's attend_rounded. Values keep theirs.
+        /// score() and accumulate() with relaxed products, for simd/attend.hpp's attend_rounded.
         using rounded_type = Code;
         template <class Rounded>
         void score_rounded(const Rounded& q, std::size_t begin, std::size_t group, const records_view& keys,
@@ -83,17 +83,20 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
         }
         void accumulate(const float* weight, std::size_t group, const records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
-            constexpr std::size_t block = simd::attend_block, at_once = 4;
-            float scales[block], scaled[at_once * block];
-            scales_of(values, head, scales);
-            for (std::size_t g = 0; g < group; g += at_once) {
-                const std::size_t n = std::min(at_once, group - g);
-                for (std::size_t j = 0; j < n; ++j)
-                    for (std::size_t i = 0; i < values.count; ++i)
-                        scaled[j * block + i] = weight[(g + j) * block + i] * scales[i];
-                simd::accumulate_rows<simd::default_arch>(scaled, n, codes_of(values, head),
-                                                          acc + g * acc_stride, acc_stride);
-            }
+            scaled<4>(
+                weight, group, values,
+                head, [&](const float* some, std::size_t n, std::size_t g) __attribute__((always_inline)) {
+                    simd::accumulate_rows<simd::default_arch>(some, n, codes_of(values, head),
+                                                              acc + g * acc_stride, acc_stride);
+                });
+        }
+        void accumulate_relaxed(const float* weight, std::size_t group, const records_view& values,
+                                std::uint32_t head, float* acc, std::size_t acc_stride)
+            const noexcept requires simd::has_relaxed_products<simd::default_arch, Code> {
+            scaled<8>(weight, group, values, head, [&](const float* some, std::size_t n, std::size_t g) {
+                simd::accumulate_relaxed<simd::default_arch>(some, n, codes_of(values, head),
+                                                             acc + g * acc_stride, acc_stride);
+            });
         }
 
       private:
@@ -120,6 +123,21 @@ template <simd::byte_code Code, element Plain = f16> struct byte_row {
             scales_of(keys, head, scales);
             for (std::size_t g = 0; g < group; ++g)
                 for (std::size_t i = 0; i < keys.count; ++i) out[g * out_stride + i] *= scales[i];
+        }
+        /// Weights times scales, of up to AtOnce queries: sums(scaled, queries, first query).
+        template <std::size_t AtOnce, class Sums>
+        [[gnu::always_inline]] void scaled(const float* weight, std::size_t group, const records_view& values,
+                                           std::uint32_t head, const Sums& sums) const noexcept {
+            constexpr std::size_t block = simd::attend_block;
+            float scales[block], by_scale[AtOnce * block];
+            scales_of(values, head, scales);
+            for (std::size_t g = 0; g < group; g += AtOnce) {
+                const std::size_t n = std::min(AtOnce, group - g);
+                for (std::size_t j = 0; j < n; ++j)
+                    for (std::size_t i = 0; i < values.count; ++i)
+                        by_scale[j * block + i] = weight[(g + j) * block + i] * scales[i];
+                sums(by_scale, n, g);
+            }
         }
         void scales_of(const records_view& records, std::uint32_t head, float* scales) const noexcept {
             assert(records.count <= simd::attend_block);

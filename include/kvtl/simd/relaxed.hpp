@@ -1,14 +1,17 @@
 // Attention with rounded queries and weights: several products per instruction instead of one multiply-add of floats.
 //
-// What:   rows of bf16 by `vdpbf16ps` (AVX512_BF16), with queries and weights rounded to bf16; scores of signed bytes by
-//         `vpdpbusd` (AVX512_VNNI), with queries rounded to 8 bits and a scale per query. Four rows are transposed by four
-//         bytes, so that a register's sums belong to four rows, and only its four blocks of 128 bits are added up.
+// What:   rows of bf16 by `vdpbf16ps` (AVX512_BF16), with queries and weights rounded to bf16; rows of signed bytes by
+//         `vpdpbusd` (AVX512_VNNI), with queries rounded to 8 bits and weights to 16, each with a scale of its own. For scores,
+//         four rows are transposed by four bytes, so that a register's sums belong to four rows, and only its four blocks of 128
+//         bits are added up. For weighted sums of bytes, the four numbers of a column stand side by side, and an instruction
+//         adds their products with four high or four low bytes of weights.
 // Shapes: q (G,D) f32; rows (N,D); out (G,N); weights (G, attend_block); sums (G,D).
 // Cost:   per row and query D / 32 (bf16) or D / 64 (bytes) instructions, per 64 bytes of a row two shuffles, whatever G, and
 //         ten instructions for eight sums. Rounding a query costs what twenty rows do: once per run of rows. Weighted sums
-//         take half of the multiply-adds of attend.hpp, and a shuffle per 32 numbers.
+//         take half of the multiply-adds of attend.hpp; those of bf16 a shuffle per 32 numbers, whatever the group; those of
+//         bytes one per 32 numbers, once per eight queries, and no conversion.
 // Limits: a product of a number of a query errs by 2^-9 of it (bf16) or 1/254 of the query's largest number (bytes), a weight by
-//         2^-9 of it. Outputs of attention over random rows were within 1.2e-3 (bf16) and 3.6e-3 (bytes) of double precision
+//         2^-9 of it (bf16) or 2^-17 of the largest of its block (bytes). Outputs of attention over random rows were within 1.2e-3 (bf16) and 3.6e-3 (bytes) of double precision
 //         (bench/results/kernels.md). D is a multiple of 64, at most 256. The bits of a score depend neither on the place of
 //         the row nor on the other queries. Subnormal bf16 numbers are taken for zero (bf16_products.hpp).
 // Source: ik_llama.cpp rounds the queries of its flash attention in the same way.
@@ -76,7 +79,7 @@ KVTL_INLINE_KERNEL void score_rounded(const rounded_queries<Arch, E>& q, std::si
                                       rows_view<E> rows, float* out, std::size_t out_stride) noexcept;
 
 /// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * rows[row], nearly, where acc_g =
-/// acc + g * acc_stride. Rows of bf16.
+/// acc + g * acc_stride. Weights are not negative. A weight that is not finite makes the query's sums NaN.
 template <class Arch, number E>
 KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
                                            float* acc, std::size_t acc_stride) noexcept;
@@ -326,13 +329,10 @@ template <class Arch, std::size_t Q, std::size_t N>
     });
 }
 
-} // namespace relaxed
-
-template <class Arch, number E>
-KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
-                                           float* acc, std::size_t acc_stride) noexcept {
-    static_assert(std::is_same_v<E, bf16>);
-    static_assert(attend_block == 32); // of bf16 a register
+template <class Arch>
+[[gnu::always_inline]] inline void accumulate_pairs(const float* weight, std::size_t group,
+                                                    const rows_view<bf16>& rows, float* acc,
+                                                    std::size_t acc_stride) noexcept {
     constexpr std::size_t at_once = 4;
     alignas(64) std::uint32_t pairs[at_once * attend_block / 2];
     const std::size_t low = std::min<std::size_t>(rows.count, 16), high = rows.count - low;
@@ -345,14 +345,168 @@ KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t grou
                     bf16_parts::to_bf16(load_part<Arch>(weight + g * attend_block, low),
                                         load_part<Arch>(weight + g * attend_block + 16, high)));
             for (std::size_t d = 0; d < rows.dim; d += 32 * N)
-                relaxed::sums<Arch, Q, N>(pairs, rows, d, acc, acc_stride);
+                sums<Arch, Q, N>(pairs, rows, d, acc, acc_stride);
         }
     };
     together(constant<4>{});
     together(constant<2>{});
     together(constant<1>{});
 }
+
+} // namespace relaxed
 #endif
+
+#ifdef KVTL_BYTE_PRODUCTS
+namespace relaxed {
+
+/// A block of rows of bytes by fours of rows: the four numbers of a column side by side, 64 columns in four registers. Register
+/// j has in its b-th 128 bits the columns 16 b + 4 j and the three that follow.
+inline constexpr std::size_t fours_of_block = attend_block / 4, four_cells = 4 * chunk_cells;
+struct columns_by_four {
+    alignas(64) std::uint32_t cells[bf16_query_dims / 64 * fours_of_block * four_cells];
+
+    /// Registers of four `four` of the 64 columns from 64 * chunk on.
+    [[nodiscard]] std::uint32_t* at(std::size_t chunk, std::size_t four) noexcept {
+        return cells + (chunk * fours_of_block + four) * four_cells;
+    }
+    template <class Arch>
+    [[gnu::always_inline]] void fill(const rows_view<std::int8_t>& rows, std::size_t fours) noexcept {
+        for (std::size_t four = 0; four < fours; ++four) {
+            const std::size_t first = 4 * four, n = std::min<std::size_t>(4, rows.count - first);
+            ask_ahead<Arch>(rows, first, n);
+            const std::int8_t* row[4]; // the last row stands for those behind it, with weights of 0
+            for (std::size_t r = 0; r < 4; ++r) row[r] = rows.row(first + std::min(r, n - 1));
+            for (std::size_t d = 0; d < rows.dim; d += 64) {
+                const __m512i a = _mm512_loadu_si512(row[0] + d), b = _mm512_loadu_si512(row[1] + d),
+                              c = _mm512_loadu_si512(row[2] + d), e = _mm512_loadu_si512(row[3] + d);
+                const __m512i ab_low = _mm512_unpacklo_epi8(a, b), ab_high = _mm512_unpackhi_epi8(a, b),
+                              ce_low = _mm512_unpacklo_epi8(c, e), ce_high = _mm512_unpackhi_epi8(c, e);
+                std::uint32_t* const to = at(d / 64, four);
+                _mm512_store_si512(to, _mm512_unpacklo_epi16(ab_low, ce_low));
+                _mm512_store_si512(to + chunk_cells, _mm512_unpackhi_epi16(ab_low, ce_low));
+                _mm512_store_si512(to + 2 * chunk_cells, _mm512_unpacklo_epi16(ab_high, ce_high));
+                _mm512_store_si512(to + 3 * chunk_cells, _mm512_unpackhi_epi16(ab_high, ce_high));
+            }
+        }
+    }
+};
+
+/// The weights of one query for a block: code * step, a code being 256 high + low.
+struct split_weights {
+    alignas(32) std::uint32_t high[fours_of_block], low[fours_of_block]; ///< of four rows each
+    float step = 0;
+
+    /// weight: attend_block floats, of which n count; those are not negative.
+    [[gnu::always_inline]] void split(const float* weight, std::size_t n) noexcept {
+        const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << n) - 1);
+        const __m512 a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(all), weight),
+                     b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(all >> 16), weight + 16);
+        const float largest = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+        constexpr float codes = 65535;
+        // NaN where a weight is no finite number, else 0.
+        const float poison = 0 * _mm512_reduce_add_ps(_mm512_add_ps(a, b));
+        step = largest / codes + poison;
+        // Weights whose step is too small for a float are nothing.
+        const __m512 per_step =
+            _mm512_set1_ps(step >= std::numeric_limits<float>::min() ? codes / largest : 0.0F);
+        const auto put = [&](__m512 of, std::size_t half) __attribute__((always_inline)) {
+            const __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(of, per_step));
+            _mm_store_si128(reinterpret_cast<__m128i*>(low) + half, _mm512_cvtepi32_epi8(code));
+            _mm_store_si128(reinterpret_cast<__m128i*>(high) + half,
+                            _mm512_cvtepi32_epi8(_mm512_srli_epi32(code, 8)));
+        };
+        put(a, 0);
+        put(b, 1);
+    }
+};
+
+/// acc[g][j] += the weighted sums of Q queries for the 64 columns of `columns`.
+template <class Arch, std::size_t Q>
+[[gnu::always_inline]] inline void sums_of_columns(const split_weights* weights, const std::uint32_t* columns,
+                                                   std::size_t fours, float* acc,
+                                                   std::size_t acc_stride) noexcept {
+    __m512i high[Q * 4], low[Q * 4];
+    unrolled<Q * 4>([&](auto j) { high[j] = low[j] = _mm512_setzero_si512(); });
+    const auto add = [](__m512i sum, __m512i w, __m512i x) __attribute__((always_inline)) {
+        asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+        return sum;
+    };
+    for (std::size_t four = 0; four < fours; ++four, columns += four_cells) {
+        __m512i x[4];
+        unrolled<4>([&](auto j) __attribute__((always_inline)) {
+            x[j] = keep_register(_mm512_load_si512(columns + j * chunk_cells));
+        });
+        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+            const __m512i upper = _mm512_set1_epi32(static_cast<int>(weights[g].high[four])),
+                          lower = _mm512_set1_epi32(static_cast<int>(weights[g].low[four]));
+            unrolled<4>([&](auto j) __attribute__((always_inline)) {
+                high[g * 4 + j] = add(high[g * 4 + j], upper, x[j]);
+                low[g * 4 + j] = add(low[g * 4 + j], lower, x[j]);
+            });
+        });
+    }
+    unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+        __m512i sum[4]; // back in the columns' order: 128 bits from each
+        unrolled<4>([&](auto j) {
+            sum[j] = _mm512_add_epi32(_mm512_slli_epi32(high[g * 4 + j], 8), low[g * 4 + j]);
+        });
+        const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44),
+                      b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44),
+                      c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xEE),
+                      d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xEE);
+        sum[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+        sum[1] = _mm512_shuffle_i32x4(a, b, 0xDD);
+        sum[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+        sum[3] = _mm512_shuffle_i32x4(c, d, 0xDD);
+        const __m512 step = _mm512_set1_ps(weights[g].step);
+        unrolled<4>([&](auto j) __attribute__((always_inline)) {
+            float* const to = acc + g * acc_stride + 16 * j;
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j]), step, _mm512_loadu_ps(to)));
+        });
+    });
+}
+
+template <class Arch>
+[[gnu::always_inline]] inline void accumulate_bytes(const float* weight, std::size_t group,
+                                                    const rows_view<std::int8_t>& rows, float* acc,
+                                                    std::size_t acc_stride) noexcept {
+    constexpr std::size_t at_once = 8;
+    const std::size_t fours = (rows.count + 3) / 4;
+    columns_by_four columns;
+    columns.template fill<Arch>(rows, fours);
+    split_weights split[at_once];
+    for (std::size_t first = 0; first < group; first += at_once) {
+        const std::size_t n = std::min(at_once, group - first);
+        for (std::size_t g = 0; g < n; ++g) split[g].split(weight + (first + g) * attend_block, rows.count);
+        for (std::size_t d = 0; d < rows.dim; d += 64) {
+            float* const to = acc + first * acc_stride + d;
+            std::size_t g = 0;
+            for (; g + 2 <= n; g += 2)
+                sums_of_columns<Arch, 2>(split + g, columns.at(d / 64, 0), fours, to + g * acc_stride,
+                                         acc_stride);
+            if (g < n)
+                sums_of_columns<Arch, 1>(split + g, columns.at(d / 64, 0), fours, to + g * acc_stride,
+                                         acc_stride);
+        }
+    }
+}
+
+} // namespace relaxed
+#endif
+
+template <class Arch, number E>
+KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
+                                           float* acc, std::size_t acc_stride) noexcept {
+    static_assert(attend_block == 32); // weights of a block are two registers
+#ifdef KVTL_BF16_PAIRS
+    if constexpr (std::is_same_v<E, bf16>)
+        relaxed::accumulate_pairs<Arch>(weight, group, rows, acc, acc_stride);
+#endif
+#ifdef KVTL_BYTE_PRODUCTS
+    if constexpr (std::is_same_v<E, std::int8_t>)
+        relaxed::accumulate_bytes<Arch>(weight, group, rows, acc, acc_stride);
+#endif
+}
 
 #ifdef KVTL_INSTANCE
 #define KVTL_RELAXED(E)                                                                                      \
@@ -360,11 +514,11 @@ KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t grou
                                                       rounded_queries<default_arch, E>&) noexcept;           \
     KVTL_INSTANCE void score_rounded<default_arch, E>(const rounded_queries<default_arch, E>&, std::size_t,  \
                                                       std::size_t, rows_view<E>, float*,                     \
-                                                      std::size_t) noexcept;
+                                                      std::size_t) noexcept;                                 \
+    KVTL_INSTANCE void accumulate_relaxed<default_arch, E>(const float*, std::size_t, rows_view<E>, float*,  \
+                                                           std::size_t) noexcept;
 #ifdef KVTL_BF16_PAIRS
 KVTL_RELAXED(bf16)
-KVTL_INSTANCE void accumulate_relaxed<default_arch, bf16>(const float*, std::size_t, rows_view<bf16>, float*,
-                                                          std::size_t) noexcept;
 #endif
 #ifdef KVTL_BYTE_PRODUCTS
 KVTL_RELAXED(std::int8_t)
