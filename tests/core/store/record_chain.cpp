@@ -58,7 +58,15 @@ struct model {
                 equal = std::memcmp(keys.record(j), list[i].key.data(), list[i].key.size()) == 0 &&
                         std::memcmp(values.record(j), list[i].value.data(), list[i].value.size()) == 0;
         };
-        pool.visit(chains[lane], compare);
+        std::span<const std::byte> next; // what was said to come
+        bool follows = true;
+        pool.visit(chains[lane], [&](const records_view& keys, const records_view& values, auto coming) {
+            follows =
+                follows && (next.empty() ? i == 0 : keys.data >= next.data() && keys.data < &next.back());
+            compare(keys, values);
+            next = coming;
+        });
+        equal = equal && follows && next.empty();
         equal = equal && i == list.size();
         i = 0; // and piece by piece
         auto at = record_pool::begin(chains[lane]);

@@ -246,7 +246,7 @@ template <element E, class Codec> class row_stage {
                           rows_view<E>{v + h * dim, n, dim, width()});
             };
             if constexpr (std::derived_from<Codec, plain_rows<E>>) {
-                pool_.visit(l->records, [&](const records_view& keys, const records_view& values) {
+                pool_.visit(l->records, [&](const records_view& keys, const records_view& values, auto) {
                     show(reinterpret_cast<const E*>(keys.data), reinterpret_cast<const E*>(values.data),
                          keys.count);
                 });
@@ -626,10 +626,16 @@ template <element E, class Codec> class row_stage {
         for (std::uint32_t h = 0; h < of.heads; ++h) reset(seen(h));
         if (l->records.rows > 0) {
             decltype(auto) codec = codec_of(l);
-            pool_.visit(l->records, [&](const records_view& keys, const records_view& values) {
-                for (std::uint32_t h = 0; h < of.heads; ++h)
+            pool_.visit(l->records, [&](const records_view& keys, const records_view& values,
+                                        std::span<const std::byte> next) {
+                const std::size_t some =
+                    next.size() / (2 * of.heads); // for keys, and for values, of each head
+                for (std::uint32_t h = 0; h < of.heads; ++h) {
+                    coming_records coming{next.subspan(2 * h * some, some),
+                                          next.subspan((2 * h + 1) * some, some)};
                     record_attention(codec, {queries(h), of.dim, of.logits, h}, keys, values_of(keys, values))
-                        .attend(nullptr, seen(h), x_.attend);
+                        .attend(nullptr, seen(h), x_.attend, simd::all_queries, coming);
+                }
             });
             stats_.chosen_bytes += l->records.bytes;
             stats_.resident_chosen_bytes += l->records.bytes;

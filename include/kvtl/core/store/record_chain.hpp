@@ -123,13 +123,15 @@ class record_pool {
         chain = kept;
     }
 
-    /// visit(keys, values) for the records of a chain, block by block.
+    /// visit(keys, values, next) for the records of a chain, block by block. next: the memory of the block behind.
     template <class Visit> void visit(const record_chain& chain, Visit&& visit) const noexcept {
         std::uint32_t left = chain.rows;
         for (std::uint32_t b = chain.first; left > 0; b = next_[b]) {
             const std::uint32_t n = format_.entries_in(block(b), left);
-            visit(format_.keys(block(b), 0, n), format_.values(block(b), 0, n));
             left -= n;
+            visit(format_.keys(block(b), 0, n), format_.values(block(b), 0, n),
+                  left > 0 ? std::span<const std::byte>{block(next_[b]), format_.page_bytes}
+                           : std::span<const std::byte>{});
         }
     }
 
