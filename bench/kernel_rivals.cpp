@@ -379,7 +379,7 @@ double of_floats(std::size_t tokens) {
 // Queries are rounded to 8 bits or to bf16, and codes of others are not ours:
 [[maybe_unused]] constexpr double of_rounded = 2e-2;
 // ggml adds up f16 values in f16, so that over half a million tokens its sums stop growing:
-[[maybe_unused]] constexpr double of_f16_sums = .5;
+[[maybe_unused]] constexpr double of_f16_sums = 1;
 
 /// Attention of groups of queries, all libraries in turn: their codes are q8_0, a scale per 32 numbers, ours bytes with a
 /// scale per row. Every thread has a KV head of its own, as in an engine. From memory the limits of the machine take turns
