@@ -512,7 +512,8 @@ TEST_CASE("rows of several threads say what as many queues read") {
 TEST_CASE("all queues of a reader read at once") {
     // Each waits 10 ms for each of its reads: 100 reads per s of one queue, up to 300 of three, and 100 one after the other.
     bench::random_reader three(
-        {.io = "memory",
+        {.path = {},
+         .io = "memory",
          .size = 1 << 20,
          .queues = 3,
          .limit = std::make_shared<kvtl::throttle>(kvtl::device_profile{.latency_us = 10'000})});
