@@ -1,8 +1,8 @@
 // The kernels beside those of other libraries: `kvtl-kernels --rivals`.
 //
 // All take turns on the same rows. A line for each has its fastest round, its median round, the ratio theirs / ours of the
-// fastest (above 1 ours is faster) and its largest error against double precision. A library that the build did not find
-// (cmake/kvtl-rivals.cmake) is named and left out.
+// fastest (above 1 ours is faster) and its largest error against double precision (in JSON null for limits of the machine).
+// A library that the build did not find (cmake/kvtl-rivals.cmake) is named and left out.
 //
 // Names of attention end with where the rows are: L2 (256 KiB), 1K, 4K or 32K tokens, or mem, which no cache holds. With
 // several threads only attention runs, a KV head a thread, and names end with /t=N: times are those until all are done.
