@@ -23,6 +23,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -43,6 +44,49 @@ template <class F> double seconds(F&& f) {
     const auto start = std::chrono::steady_clock::now();
     f();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+using wide = simd::floats<arch>;
+inline constexpr std::size_t lanes = simd::floats_per_register<arch>;
+
+/// The sum of all registers of the bytes, as floats whatever they are: a plain wide read.
+inline void read_all(const std::byte* at, std::size_t bytes) {
+    constexpr std::size_t at_once = 8, step = at_once * lanes * sizeof(float);
+    wide sum[at_once];
+    for (wide& s : sum) s = wide(0.0F);
+    const auto* p = reinterpret_cast<const float*>(at);
+    for (std::size_t i = 0; i + step <= bytes; i += step, p += at_once * lanes)
+        simd::unrolled<at_once>([&](auto j) { sum[j] = sum[j] + simd::load<arch>(p + j * lanes); });
+    wide total(0.0F);
+    for (const wide& s : sum) total = total + s;
+    float result = simd::reduce_add<arch>(total);
+    keep(result);
+}
+
+/// Multiply-adds of whole registers that depend on nothing but themselves: as many as make up `operations`, two each. Returns
+/// how many operations that were.
+inline double multiply_add(double operations) {
+    constexpr std::size_t chains = 12;
+    const auto repeats = static_cast<std::size_t>(operations / (2.0 * static_cast<double>(chains * lanes)));
+    wide sum[chains];
+    for (std::size_t i = 0; i < chains; ++i) sum[i] = wide(static_cast<float>(i));
+    float half = 0.5F;
+    keep(half);
+    const wide factor(half);
+    for (std::size_t r = 0; r < repeats; ++r)
+        simd::unrolled<chains>([&](auto i) { sum[i] = simd::fma<arch>(sum[i], factor, factor); });
+    wide total(0.0F);
+    for (const wide& s : sum) total = total + s;
+    float result = simd::reduce_add<arch>(total);
+    keep(result);
+    return 2.0 * static_cast<double>(chains * repeats * lanes);
+}
+
+/// f(i, threads) for each of them at once; the caller's is the first.
+template <class F> void on_threads(std::size_t threads, const F& f) {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&f, i, threads] { f(i, threads); });
+    f(std::size_t{0}, threads);
 }
 
 /// Rows of one element type: `bytes` of them, a few random numbers again and again, in memory as a cache reserves it: much of

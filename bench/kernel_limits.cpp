@@ -17,58 +17,16 @@
 #include <limits>
 #include <regex>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
 namespace kernels {
 namespace {
 
-using wide = simd::floats<arch>;
-constexpr std::size_t lanes = simd::floats_per_register<arch>;
-
-/// The sum of all registers of the bytes, as floats whatever they are.
-void read_all(const std::byte* at, std::size_t bytes) {
-    constexpr std::size_t at_once = 8, step = at_once * lanes * sizeof(float);
-    wide sum[at_once];
-    for (wide& s : sum) s = wide(0.0F);
-    const auto* p = reinterpret_cast<const float*>(at);
-    for (std::size_t i = 0; i + step <= bytes; i += step, p += at_once * lanes)
-        simd::unrolled<at_once>([&](auto j) { sum[j] = sum[j] + simd::load<arch>(p + j * lanes); });
-    wide total(0.0F);
-    for (const wide& s : sum) total = total + s;
-    float result = simd::reduce_add<arch>(total);
-    keep(result);
-}
-
-/// f(i, threads) for each of them at once; the caller's is the first.
-template <class F> void on_threads(std::size_t threads, const F& f) {
-    std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&f, i, threads] { f(i, threads); });
-    f(std::size_t{0}, threads);
-}
-
 /// The i-th of n shares of them.
 template <number E> rows_view<E> share(rows_view<E> rows, std::size_t i, std::size_t n) {
     const std::size_t first = rows.count * i / n;
     return rows.slice(first, rows.count * (i + 1) / n - first);
-}
-
-/// Multiply-adds of whole registers that depend on nothing but themselves. Returns how many operations that were.
-double multiply_add() {
-    constexpr std::size_t chains = 12, repeats = 20000;
-    wide sum[chains];
-    for (std::size_t i = 0; i < chains; ++i) sum[i] = wide(static_cast<float>(i));
-    float half = 0.5F;
-    keep(half);
-    const wide factor(half);
-    for (std::size_t r = 0; r < repeats; ++r)
-        simd::unrolled<chains>([&](auto i) { sum[i] = simd::fma<arch>(sum[i], factor, factor); });
-    wide total(0.0F);
-    for (const wide& s : sum) total = total + s;
-    float result = simd::reduce_add<arch>(total);
-    keep(result);
-    return 2.0 * static_cast<double>(chains * repeats * lanes);
 }
 
 class table {
@@ -103,9 +61,7 @@ class table {
         kernel();
         for (std::size_t r = 0; r < 2 * options_->rounds; ++r) {
             double done = 0;
-            const double limit = seconds([&] {
-                for (int i = 0; i < 8; ++i) done += multiply_add();
-            });
+            const double limit = seconds([&] { done = multiply_add(6e7); });
             peak = std::max(peak, done * 1e-9 / limit);
             fastest = std::min(fastest, seconds([&] {
                                    for (std::size_t i = 0; i < repeats; ++i) kernel();

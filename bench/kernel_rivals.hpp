@@ -1,8 +1,11 @@
 // The kernels beside those of other libraries: `kvtl-kernels --rivals`.
 //
-// Each pair takes turns on the same rows; the fastest round of each counts, and the ratio is theirs / ours: above 1 ours
-// is faster. Attention of all libraries runs in turn, a line for each, with the largest error against double precision. A
-// library that the build did not find (cmake/kvtl-rivals.cmake) is named and left out.
+// All take turns on the same rows. A line for each has its fastest round, its median round, the ratio theirs / ours of the
+// fastest (above 1 ours is faster) and its largest error against double precision (in JSON null for limits of the machine).
+// A library that the build did not find (cmake/kvtl-rivals.cmake) is named and left out.
+//
+// Names of attention end with where the rows are: L2 (256 KiB), 1K, 4K or 32K tokens, or mem, which no cache holds. With
+// several threads only attention runs, a KV head a thread, and names end with /t=N: times are those until all are done.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,10 +15,11 @@
 namespace kernels {
 
 struct rivals_options {
-    std::string file;      ///< of JSON, for the rows of attention; empty: none
+    std::string file;      ///< of JSON; empty: none
     std::string filter;    ///< a regular expression over the names; empty: all
-    std::size_t mib = 256; ///< of rows that no cache holds
-    std::size_t rounds = 7;
+    std::size_t mib = 256; ///< of rows that no cache holds, for each thread
+    std::size_t threads = 1;
+    std::size_t rounds = 7; ///< of 4 ms, in 16 parts where a call takes less than one
 };
 
 /// Prints a table. Returns an exit status; 2 if the filter is no regular expression or matches nothing.

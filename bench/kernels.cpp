@@ -5,7 +5,8 @@
 //   kvtl-kernels --limits[=REGEX]                beside what the machine can do: kernel_limits.hpp
 //   kvtl-kernels --limits[=REGEX] --threads N    of rows in memory, N threads together
 //   kvtl-kernels --rivals[=REGEX]                beside other libraries' kernels: kernel_rivals.hpp
-//   kvtl-kernels --rivals[=REGEX] --json FILE    the same, and the rows of attention in FILE
+//   kvtl-kernels --rivals[=REGEX] --threads N    of attention, a KV head on each of N threads
+//   kvtl-kernels --rivals[=REGEX] --json FILE    the same, and the rows in FILE
 //
 // Exit status: 2 for bad usage and a filter that nothing matches, 1 where a kernel fails its check.
 //
@@ -495,9 +496,11 @@ int main(int argc, char** argv) {
         }
     }
     if (file && limits) return refuse("--json: valid: without --limits");
-    if (threads && !limits) return refuse("--threads: valid: with --limits");
+    if (threads && !limits && !rivals) return refuse("--threads: valid: with --limits or --rivals");
     if (limits) return kernels::print_limits({.filter = *limits, .threads = threads.value_or(1)});
-    if (rivals) return kernels::print_rivals({.file = file.value_or(""), .filter = *rivals});
+    if (rivals)
+        return kernels::print_rivals(
+            {.file = file.value_or(""), .filter = *rivals, .threads = threads.value_or(1)});
     if (file == "-") {
         arguments.emplace_back("--benchmark_format=json");
     } else if (file) {

@@ -11,26 +11,29 @@
 namespace kernels {
 namespace {
 
-/// ggml's processor back-end with one thread; null where there is none.
+/// ggml's processor; null where there is none.
+ggml_backend_dev_t processor() {
+    static ggml_backend_dev_t device = [] {
+        ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+        constexpr const char* folder = KVTL_LLAMA_BACKENDS;
+        if (*folder != '\0')
+            ggml_backend_load_all_from_path(folder);
+        else
+            ggml_backend_load_all();
+        return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    }();
+    return device;
+}
+
+/// A back-end with one thread.
 ggml_backend_t open_backend() {
-    ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
-    constexpr const char* folder = KVTL_LLAMA_BACKENDS;
-    if (*folder != '\0')
-        ggml_backend_load_all_from_path(folder);
-    else
-        ggml_backend_load_all();
-    ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    ggml_backend_dev_t device = processor();
     if (device == nullptr) return nullptr;
     ggml_backend_t backend = ggml_backend_dev_init(device, nullptr);
     void* set =
         ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
     if (backend == nullptr || set == nullptr) return nullptr;
     reinterpret_cast<ggml_backend_set_n_threads_t>(set)(backend, 1);
-    return backend;
-}
-
-ggml_backend_t shared_backend() {
-    static ggml_backend_t backend = open_backend();
     return backend;
 }
 
@@ -50,6 +53,7 @@ ggml_type type_of(ggml_attention::rows type) {
 } // namespace
 
 struct ggml_attention::parts {
+    ggml_backend_t backend = open_backend(); // its own: two threads cannot share one
     ggml_context* context = nullptr;
     ggml_backend_buffer_t buffer = nullptr;
     ggml_cgraph* graph = nullptr;
@@ -61,14 +65,15 @@ struct ggml_attention::parts {
     ~parts() {
         ggml_backend_buffer_free(buffer);
         ggml_free(context);
+        ggml_backend_free(backend);
     }
 };
 
 ggml_attention::ggml_attention(rows type, std::size_t dim, std::size_t group, std::size_t tokens,
                                const float* q, const void* keys, const void* values)
     : parts_(std::make_unique<parts>()) {
-    if (shared_backend() == nullptr) return;
     parts& p = *parts_;
+    if (p.backend == nullptr) return;
     p.context = ggml_init({.mem_size = 16 * ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false),
                            .mem_buffer = nullptr,
                            .no_alloc = true});
@@ -81,8 +86,8 @@ ggml_attention::ggml_attention(rows type, std::size_t dim, std::size_t group, st
         ggml_flash_attn_ext(p.context, tq, tk, tv, nullptr, 1.0F / std::sqrt(static_cast<float>(dim)), 0, 0);
     p.graph = ggml_new_graph_custom(p.context, 8, false);
     ggml_build_forward_expand(p.graph, out);
-    if (!ggml_backend_supports_op(shared_backend(), out)) return;
-    p.buffer = ggml_backend_alloc_ctx_tensors(p.context, shared_backend());
+    if (!ggml_backend_supports_op(p.backend, out)) return;
+    p.buffer = ggml_backend_alloc_ctx_tensors(p.context, p.backend);
     if (p.buffer == nullptr) return;
     ggml_backend_tensor_set(tq, q, 0, ggml_nbytes(tq));
     const auto fill = [&](ggml_tensor* to, const void* from) {
@@ -103,11 +108,13 @@ bool ggml_attention::valid() const {
 }
 
 void ggml_attention::run() {
-    ggml_backend_graph_compute(shared_backend(), parts_->graph);
+    ggml_backend_graph_compute(parts_->backend, parts_->graph);
 }
 
-void ggml_attention::result(float* out) const {
-    ggml_backend_tensor_get(parts_->out, out, 0, ggml_nbytes(parts_->out));
+std::vector<float> ggml_attention::result() const {
+    std::vector<float> out(ggml_nbytes(parts_->out) / sizeof(float));
+    ggml_backend_tensor_get(parts_->out, out.data(), 0, ggml_nbytes(parts_->out));
+    return out;
 }
 
 } // namespace kernels

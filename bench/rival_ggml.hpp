@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 namespace kernels {
 
-/// One graph with one node, flash attention of one token: `group` query heads over `tokens` rows of one KV head.
+/// One graph with one node, flash attention of one token: `group` query heads over `tokens` rows of one KV head. Objects on
+/// several threads share nothing.
 class ggml_attention {
   public:
     enum class rows { f32, f16, bf16, q8 };
@@ -22,8 +24,8 @@ class ggml_attention {
 
     [[nodiscard]] bool valid() const;
     void run();
-    /// out: (group, dim)
-    void result(float* out) const;
+    /// (group, dim)
+    [[nodiscard]] std::vector<float> result() const;
 
   private:
     struct parts;

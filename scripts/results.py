@@ -309,25 +309,99 @@ def field(data, measure):
     return table(["preset"] + heads, [[f"`{name}`"] + [cells.get(h, "-") for h in heads] for name, cells in lines.items()])
 
 
-def rivals(data, measure):
-    """Attention of one KV head in one library a column."""
-    libraries = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
+LIBRARIES = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
+PLACES = ["1K", "4K", "32K", "mem"]
+
+
+def attention(data):
+    """{(type, numbers, queries, place, threads): {library: row}}"""
     by = {}
     for r in data["kernels"]:
-        if "/int4/" not in r["kernel"]:
-            by.setdefault(r["kernel"], {})[r["of"]] = f"{r['us']:.1f}" if measure == "us" else f"{r['error']:.0e}"
-    return table(["kernel"] + libraries, [[f"`{k}`"] + [row.get(of, "-") for of in libraries] for k, row in by.items()])
+        m = re.fullmatch(r"attend/(\w+)/(\d+)/g=(\d+)/(\w+)(?:/t=(\d+))?", r["kernel"])
+        if m:
+            by.setdefault((m[1], m[2], m[3], m[4], m[5] or "1"), {})[r["of"]] = r
+    return by
+
+
+def each(rows):
+    return {key: of for key, of in rows.items() if key[0] != "int4" and key[3] in PLACES}
+
+
+def rivals(data):
+    """Attention of one KV head a thread: a library a column, for one thread and for two."""
+    rows = each(attention(data))
+    us = lambda of, name: f"{of[name]['us_median']:,.1f}" if name in of else "-"
+    return table(["kernel"] + LIBRARIES + [f"2 threads: {name}" for name in LIBRARIES],
+                 [[f"`attend/{t}/{n}/g={g}/{place}`"] + [us(rows.get((t, n, g, place, threads), {}), name) for threads in "12" for name in LIBRARIES]
+                  for t, n, g, place, threads in rows if threads == "1"])
+
+
+def rivals_ratio(data):
+    """Time of kvtl over time of ik_llama.cpp, heads of 64 / 128 numbers."""
+    rows = each(attention(data))
+    lines = []
+    for t, ours in [("f16", "kvtl"), ("bf16", "kvtl"), ("bf16", "kvtl, relaxed"), ("int8", "kvtl"), ("int8", "kvtl, relaxed")]:
+        for g in "148":
+            def cell(place, threads):
+                both = [rows.get((t, n, g, place, threads), {}) for n in ("64", "128")]
+                return " / ".join(f"{of[ours]['us_median'] / of['ik_llama.cpp']['us_median']:.2f}" if ours in of and "ik_llama.cpp" in of else "-"
+                                  for of in both)
+            lines.append([f"{t}{', relaxed' if ours != 'kvtl' else ''}, {g}"] + [cell(place, threads) for threads in "12" for place in PLACES])
+    return table(["rows, queries"] + PLACES + [f"2 threads: {place}" for place in PLACES], lines)
+
+
+def rivals_error(data):
+    """The largest error over queries and threads."""
+    worst = {}
+    for (t, n, _, place, _), of in each(attention(data)).items():
+        for name in LIBRARIES:
+            if name in of:
+                line = worst.setdefault((t, n, place), {})
+                line[name] = max(line.get(name, 0), of[name]["error"])
+    return table(["rows"] + LIBRARIES, [[f"{t}, {n} numbers, {place}"] + [f"{line[name]:.0e}" if name in line else "-" for name in LIBRARIES]
+                                        for (t, n, place), line in worst.items()])
+
+
+def from_memory(data):
+    """What comes from memory beside wide loads and beside the multiply-adds of exact products alone."""
+    lines = []
+    for (t, n, g, place, threads), of in each(attention(data)).items():
+        if place != "mem":
+            continue
+        size = int(threads) * (256 << 20)  # of rivals_options::mib
+        speed = lambda name: size / of[name]["us_median"] / 1000
+        loads, products = speed("wide loads"), speed("multiply-adds")
+        ours = lambda name: (f"{speed(name):.1f} ({speed(name) / loads:.2f})" if name in of else "-")
+        lines.append([f"{t}, {n}, {g}", threads, f"{loads:.1f}", f"{products:.1f} ({products / loads:.2f})"]
+                     + [ours(name) for name in LIBRARIES[:3]] + [f"{speed('kvtl') / min(loads, products):.2f}"])
+    return table(["rows, numbers, queries", "threads", "wide loads, GB/s", "multiply-adds alone"] + LIBRARIES[:3] + ["kvtl / nearer bound"], lines)
 
 
 def four_bits(data):
     """Attention over 4-bit rows and over as many f16 rows, in turn."""
+    lines = []
+    for (t, n, g, place, threads), of in attention(data).items():
+        if t == "int4":
+            ours, wide = of["kvtl"], of["kvtl, f16 rows"]
+            lines.append([f"`{ours['kernel']}`", f"{ours['us_median']:,.1f}", f"{wide['us_median']:,.1f}",
+                          f"{wide['us_median'] / ours['us_median']:.2f}", f"{ours['error']:.0e}"])
+    return table(["kernel", "4 bits, us", "f16, us", "f16 / 4 bits", "error, 4 bits"], lines)
+
+
+def other_kernels(data):
+    """Products, distances and assignments: theirs / ours, and errors."""
     by = {}
     for r in data["kernels"]:
-        if "/int4/" in r["kernel"]:
-            by.setdefault(r["kernel"], {})[r["of"]] = r
-    return table(["kernel", "4 bits, us", "f16, us", "f16 / 4 bits", "error, 4 bits"],
-                 [[f"`{k}`", f"{of['kvtl']['us']:.1f}", f"{of['kvtl, f16 rows']['us']:.1f}",
-                   f"{of['kvtl, f16 rows']['us'] / of['kvtl']['us']:.2f}", f"{of['kvtl']['error']:.0e}"] for k, of in by.items()])
+        if not r["kernel"].startswith("attend/"):
+            by.setdefault(r["kernel"], {})[r["of"].split()[0]] = r
+    names = ["simsimd", "OpenBLAS", "faiss", "hnswlib"]
+    lines = []
+    for kernel, of in by.items():
+        ours = of["kvtl"]
+        if len(of) > 1:
+            lines.append([f"`{kernel}`", f"{ours['us_median']:,.1f} ({ours['error']:.0e})"]
+                         + [f"{of[n]['us_median'] / ours['us_median']:.2f} ({of[n]['error']:.0e})" if n in of else "-" for n in names])
+    return table(["kernel", "kvtl, us (error)"] + [f"{n}, times ours (error)" for n in names], lines)
 
 
 def interval(row):
@@ -509,8 +583,11 @@ BLOCKS = {
     "prompts runs": lambda d: runs(d, "prompts"),
     "whole caches runs": lambda d: runs(d, "whole_caches"),
     **{f"field {m}": (lambda d, m=m: field(d, m)) for m in ("eviction", "long-decode", "heads", "top-p", "merging", "chunks")},
-    "rivals us": lambda d: rivals(d, "us"),
-    "rivals error": lambda d: rivals(d, "error"),
+    "rivals us": rivals,
+    "rivals ratio": rivals_ratio,
+    "rivals error": rivals_error,
+    "from memory": from_memory,
+    "other kernels": other_kernels,
     "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),

@@ -226,12 +226,17 @@ json run_decode(const decode_options& asked, const std::function<void(const json
     // things.
     std::optional<random_reader> reader;
     if (!memory_only) {
-        reader.emplace(random_reader::config{.path = o.kv_path + ".probe", .io = o.io});
+        reader.emplace(random_reader::config{
+            .path = o.kv_path + ".probe", .io = o.io, .queues = static_cast<unsigned>(o.threads)});
         o.io = reader->io(); // what the kernel refuses here it refuses the caches
     }
     const auto take_probe = [&]() -> std::optional<device_probe> {
         if (!reader) return std::nullopt;
         return probe(*reader);
+    };
+    const auto take_both = [&]() -> device_probes { // of one thread, and of as many as there are
+        if (!reader) return {};
+        return {probe(*reader), o.threads > 1 ? std::optional(probe_together(*reader)) : std::nullopt};
     };
     const auto groups = group_devices(o, take_probe());
     made_up_files files(o, request);
@@ -324,13 +329,13 @@ json run_decode(const decode_options& asked, const std::function<void(const json
     const auto measure = [&](const device_group& group, const std::vector<runner*>& all) {
         for (const kvtl::device_profile& device : group.devices)
             for (const double compute_us : o.compute_us_per_layer) {
-                const auto before = take_probe();
+                const device_probes before = take_both();
                 for (runner* const r : all) r->begin_run(device, compute_us, o.steps);
                 engine::progress_bar bar(std::string(device.name) + ": steps",
                                          o.steps + decode_options::warm_up);
                 run_steps(all, data, *w, bar);
                 bar.clear();
-                const auto after = take_probe();
+                const device_probes after = take_both();
                 for (runner* const r : all) {
                     rows.push_back(r->row(before, after));
                     if (row_done) row_done(rows.back());

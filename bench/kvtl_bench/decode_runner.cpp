@@ -371,7 +371,7 @@ tried_size runner::tried() const {
     return t;
 }
 
-json runner::row(const std::optional<device_probe>& before, const std::optional<device_probe>& after) const {
+json runner::row(const device_probes& before, const device_probes& after) const {
     if (failed()) {
         json why = failed_row(o_, policy_, at_, device_, in_memory_, *failure_);
         why["config"]["compute_us_per_layer"] = compute_us_;
@@ -508,8 +508,11 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"mass_recall",
          recall_count_ > 0 ? json(recall_sum_ / static_cast<double>(recall_count_)) : json(nullptr)},
         {"size_probe", probed_},
-        {"probe_before", probe_json(before)},
-        {"probe_after", probe_json(after)},
+        {"probe_before", probe_json(before.one)},
+        {"probe_after", probe_json(after.one)},
+        {"probe_before_threads",
+         probe_json(before.threads)}, // as many queues as --threads says, where it says more than one
+        {"probe_after_threads", probe_json(after.threads)},
         {"error", nullptr},
     };
 }

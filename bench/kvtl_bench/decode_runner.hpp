@@ -134,8 +134,7 @@ class runner {
     }
     [[nodiscard]] bool failed() const { return failure_.has_value(); }
 
-    [[nodiscard]] nlohmann::ordered_json row(const std::optional<device_probe>& before,
-                                             const std::optional<device_probe>& after) const;
+    [[nodiscard]] nlohmann::ordered_json row(const device_probes& before, const device_probes& after) const;
     [[nodiscard]] tried_size tried() const;
     [[nodiscard]] std::size_t position() const { return position_; }
     [[nodiscard]] const engine::cache_wants& wants() const { return wants_; }

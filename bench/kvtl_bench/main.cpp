@@ -318,6 +318,10 @@ void print_row(const json& r) {
         memory.parts.emplace_back(part, bytes.get<std::uint64_t>());
     memory.raw_cache = r["raw_cache_bytes"].get<std::uint64_t>();
     std::printf("%-24s memory: %s\n", "", engine::memory_line(memory).c_str());
+    if (const json& one = r["probe_before"], &all = r["probe_before_threads"]; !all.is_null())
+        std::printf("%-24s device: all threads read %.2f x what one reads (4 KiB), %.2f x (128 KiB)\n", "",
+                    number(all["iops_4k"]) / number(one["iops_4k"]),
+                    number(all["mb_per_s_128k"]) / number(one["mb_per_s_128k"]));
     std::fflush(stdout);
 }
 

@@ -15,6 +15,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,12 +49,14 @@ void require_written(const std::string& path, std::uint64_t size) {
 } // namespace
 
 random_reader::random_reader(const config& c, const std::function<void(std::uint64_t)>& progress)
-    : size_(c.size), max_depth_(c.max_depth), max_block_(std::max<std::uint32_t>(c.max_block, 1U << 17)),
-      io_(c.io), random_(0x9E3779B97F4A7C15U * (2 * c.seed + 1)) {
+    : size_(c.size), max_depth_(c.max_depth), queues_(c.queues),
+      max_block_(std::max<std::uint32_t>(c.max_block, 1U << 17)), io_(c.io) {
+    for (unsigned i = 0; i < queues_; ++i) random_.push_back(0x9E3779B97F4A7C15U * (2 * (c.seed + i) + 1));
     constexpr std::uint64_t page = 4096;
     if (c.written) require_written(c.path, size_);
     if (io_ != "memory") file_.emplace(c.path);
     kvtl::io_plan plan;
+    plan.queues = queues_;
     plan.depth = c.max_depth;
     plan.max_in_flight = c.max_depth;
     plan.max_bytes = size_;
@@ -60,7 +64,7 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     backend.path = c.path;
     backend.keep_file = c.keep_file;
     backend.limit = c.limit;
-    const std::size_t bytes = std::size_t{max_block_} * max_depth_;
+    const std::size_t bytes = std::size_t{max_block_} * max_depth_ * queues_;
     // Large pages, as caches of 64 MiB and more have them: a device is told of a few ranges, not of every 4 KiB.
     constexpr std::size_t large_page = std::size_t{2} << 20;
     const std::size_t whole = (bytes + large_page - 1) / large_page * large_page;
@@ -92,14 +96,16 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
 }
 
 read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t reads,
-                              const std::function<void(std::uint64_t)>& progress) {
-    auto& queue = device_->queue(0);
+                              const std::function<void(std::uint64_t)>& progress, unsigned of) {
+    auto& queue = device_->queue(of);
+    std::byte* const memory = memory_.get() + std::size_t{of} * max_depth_ * max_block_;
+    std::uint64_t& random = random_[of];
     const std::uint64_t blocks = size_ / block;
     std::vector<::iovec> slices(depth);
     std::vector<kvtl::io_request> batch;
     std::vector<kvtl::io_completion> done(depth);
     batch.reserve(depth);
-    for (unsigned i = 0; i < depth; ++i) slices[i] = {memory_.get() + std::size_t{i} * block, block};
+    for (unsigned i = 0; i < depth; ++i) slices[i] = {memory + std::size_t{i} * block, block};
     std::vector<std::uint64_t> idle(depth);
     for (unsigned i = 0; i < depth; ++i) idle[i] = i;
 
@@ -109,8 +115,8 @@ read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t
     while (over < reads) {
         batch.clear();
         for (; !idle.empty() && issued < reads; ++issued, idle.pop_back()) {
-            random_ ^= random_ >> 12, random_ ^= random_ << 25, random_ ^= random_ >> 27; // xorshift64*
-            const std::uint64_t place = ((random_ * 0x2545F4914F6CDD1DU) >> 16) % blocks;
+            random ^= random >> 12, random ^= random << 25, random ^= random >> 27; // xorshift64*
+            const std::uint64_t place = ((random * 0x2545F4914F6CDD1DU) >> 16) % blocks;
             batch.push_back({kvtl::io_verb::read, 1, &slices[idle.back()], place * block, idle.back()});
         }
         if (!batch.empty())
@@ -129,11 +135,46 @@ read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t
     return {count * block / seconds * 1e-6, count / seconds, used / count * 1e6};
 }
 
-device_probe probe(random_reader& reader) {
+read_speed random_reader::run_together(std::uint32_t block, unsigned depth, std::uint64_t reads) {
+    std::vector<std::exception_ptr> failures(queues_);
+    const double cpu = used_cpu_seconds();
+    const auto begin = std::chrono::steady_clock::now();
+    {
+        std::vector<std::jthread> threads;
+        for (unsigned i = 0; i < queues_; ++i)
+            threads.emplace_back([&, i] {
+                try {
+                    static_cast<void>(run(block, depth, reads, nullptr, i));
+                } catch (...) {
+                    failures[i] = std::current_exception();
+                }
+            });
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double used = used_cpu_seconds() - cpu;
+    for (const std::exception_ptr& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+    const auto count = static_cast<double>(reads * queues_);
+    return {count * block / seconds * 1e-6, count / seconds, used / count * 1e6};
+}
+
+namespace {
+
+template <class Run> device_probe probe_with(const Run& run) {
     device_probe p;
-    p.iops_4k = reader.run(4096, 32, 2000).iops;
-    p.mb_per_s_128k = reader.run(1U << 17, 32, 400).mb_per_s;
+    p.iops_4k = run(4096U, 32U, 2000U).iops;
+    p.mb_per_s_128k = run(1U << 17, 32U, 400U).mb_per_s;
     return p;
+}
+
+} // namespace
+
+device_probe probe(random_reader& reader) {
+    return probe_with([&](auto... how) { return reader.run(how...); });
+}
+
+device_probe probe_together(random_reader& reader) {
+    return probe_with([&](auto... how) { return reader.run_together(how...); });
 }
 
 } // namespace bench

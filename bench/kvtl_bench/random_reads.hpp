@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace bench {
 
@@ -30,7 +31,8 @@ class random_reader {
         std::string path;
         std::string io = "uring"; ///< falls back to posix where the kernel refuses io_uring
         std::uint64_t size = std::uint64_t{64} << 20;
-        unsigned max_depth = 64;
+        unsigned max_depth = 64; ///< of each queue
+        unsigned queues = 1;
         std::uint32_t max_block = 1U << 17;
         bool keep_file = false;
         bool written = false;   ///< the file is there, as keep_file left it: it is not written again
@@ -43,9 +45,12 @@ class random_reader {
     /// fails.
     explicit random_reader(const config& c, const std::function<void(std::uint64_t)>& progress = nullptr);
 
-    /// Throws engine::run_failure when a read fails.
+    /// One queue; another thread may run another one. Throws engine::run_failure when a read fails.
     [[nodiscard]] read_speed run(std::uint32_t block, unsigned depth, std::uint64_t reads,
-                                 const std::function<void(std::uint64_t)>& progress = nullptr);
+                                 const std::function<void(std::uint64_t)>& progress = nullptr,
+                                 unsigned queue = 0);
+    /// So many reads of every queue, each on a thread of its own, and what they do together. Throws as run().
+    [[nodiscard]] read_speed run_together(std::uint32_t block, unsigned depth, std::uint64_t reads);
 
     [[nodiscard]] const std::string& io() const noexcept { return io_; } ///< what really runs
     [[nodiscard]] kvtl::io_device_info device_info() const noexcept { return device_->device_info(); }
@@ -56,13 +61,13 @@ class random_reader {
     };
 
     std::uint64_t size_;
-    unsigned max_depth_;
+    unsigned max_depth_, queues_;
     std::uint32_t max_block_;
     std::string io_;
     std::optional<scratch_file> file_;               ///< none in memory
-    std::unique_ptr<std::byte, free_memory> memory_; ///< (max_depth, max_block)
+    std::unique_ptr<std::byte, free_memory> memory_; ///< (queues, max_depth, max_block)
     std::optional<kvtl::any_io::device> device_;
-    std::uint64_t random_;
+    std::vector<std::uint64_t> random_; ///< of each queue
 };
 
 /// The fixed probe that rows carry: 2,000 reads of 4 KiB for IOPS, 400 of 128 KiB for bandwidth, 32 at a
@@ -72,5 +77,11 @@ struct device_probe {
     double mb_per_s_128k = 0;
 };
 [[nodiscard]] device_probe probe(random_reader& reader);
+/// The same reads of all queues at once: what threads can share.
+[[nodiscard]] device_probe probe_together(random_reader& reader);
+/// What a row carries of the device: what one thread reads, and as many as the row has; nothing without a device.
+struct device_probes {
+    std::optional<device_probe> one, threads;
+};
 
 } // namespace bench

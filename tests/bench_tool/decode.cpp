@@ -6,6 +6,7 @@
 
 #include "contracts/io.hpp"
 #include "error.hpp"
+#include "random_reads.hpp"
 #include "recall_samples.hpp"
 #include "scratch_files.hpp"
 #include "size_probe.hpp"
@@ -131,7 +132,9 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "mass_recall",
                                     "size_probe",
                                     "probe_before",
-                                    "probe_after"})
+                                    "probe_after",
+                                    "probe_before_threads",
+                                    "probe_after_threads"})
                 CHECK_MESSAGE(row.contains(key), key);
             for (const char* key : {"append", "score", "choose", "fetch_wait", "attend", "maintain", "evict"})
                 CHECK_MESSAGE(row["phase_us"].contains(key), key);
@@ -486,6 +489,39 @@ TEST_CASE("a device that is faster than this one is imitated in memory") {
     CHECK(rows[1]["io"] == "memory");
     CHECK(rows[1]["probe_before"].is_null());
     CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("rows of several threads say what as many queues read") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"quest"};
+    o.threads = 1;
+    CHECK(bench::run_decode(o, ignore)[0]["probe_before_threads"].is_null()); // that is the other probe
+    o.threads = 2;
+    const auto rows = bench::run_decode(o, ignore);
+    for (const char* key : {"probe_before", "probe_after", "probe_before_threads", "probe_after_threads"}) {
+        CAPTURE(key);
+        CHECK(rows[0][key]["iops_4k"].get<double>() > 0);
+        CHECK(rows[0][key]["mb_per_s_128k"].get<double>() > 0);
+    }
+    o.io = "memory";
+    CHECK(bench::run_decode(o, ignore)[0]["probe_after_threads"].is_null());
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("all queues of a reader read at once") {
+    // Each waits 10 ms for each of its reads: 100 reads per s of one queue, up to 300 of three, and 100 one after the other.
+    bench::random_reader three(
+        {.path = {},
+         .io = "memory",
+         .size = 1 << 20,
+         .queues = 3,
+         .limit = std::make_shared<kvtl::throttle>(kvtl::device_profile{.latency_us = 10'000})});
+    const bench::read_speed one = three.run(4096, 1, 10), all = three.run_together(4096, 1, 10);
+    CHECK(one.iops <= 100);
+    CHECK(all.iops > 150);
+    CHECK(all.iops <= 300);
+    CHECK(all.mb_per_s == doctest::Approx(all.iops * 4096e-6));
 }
 
 TEST_CASE("equal seeds give equal work") {

@@ -28,7 +28,18 @@ expect 2 "magic" --benchmark_filter=magic
 expect 2 "magic" --limits=magic
 one_line "--threads is 'x'; valid: 1 to 1024" --limits --threads x
 one_line "--threads is ''; valid: 1 to 1024" --limits --threads
-one_line "--threads: valid: with --limits" --threads 2
+one_line "--threads: valid: with --limits or --rivals" --threads 2
+expect 2 "magic" --rivals=magic
+expect 2 "only of attend" --rivals='^dot/f32' --threads 2
+touch rows
+expect 0 "" --rivals='^(attend/(f16|int8)/64/g=1/1K|dot/f16/64/L2|l2sq/f16/64/L2|assign/f32/64)$' --json rows
+for kernel in attend/f16/64/g=1/1K attend/int8/64/g=1/1K dot/f16/64/L2 l2sq/f16/64/L2 assign/f32/64; do
+    grep -q "\"$kernel\", \"of\": \"kvtl\", \"us\": [0-9.]*, \"us_median\": [0-9.]*, \"error\": [0-9.e+-]*}" rows ||
+        complain "no speed and error of $kernel"
+done
+expect 0 "" --rivals='^attend/f16/64/g=1/1K/t=2$' --threads 2 --json rows
+grep -q '"attend/f16/64/g=1/1K/t=2", "of": "kvtl"' rows || complain "no row of two threads"
+rm rows
 expect 0 "" --benchmark_filter='^max_of/4096$' --benchmark_min_time=0.01
 
 # agents
