@@ -309,6 +309,17 @@ def field(data, measure):
     return table(["preset"] + heads, [[f"`{name}`"] + [cells.get(h, "-") for h in heads] for name, cells in lines.items()])
 
 
+def many_answers(data):
+    """Several answers from one document: a table of facts, a conversation."""
+    lines = {}
+    for r in data["many_answers"]:
+        mib = "all" if r["policy"] == "full" else f"{sum(r['bytes_by_part'].values()) / MIB:.2f}"
+        lines.setdefault((line_of(r), mib), {})[kind_of(r["task"])] = r
+    cells = lambda r: [share(r), interval(r), f"{r['kl']:.3f}"] if r else ["-"] * 3
+    return table(["preset", "MiB", "rows of tables", "interval", "KL", "answers of conversations", "interval", "KL"],
+                 [[f"`{name}`", mib] + cells(t.get("table")) + cells(t.get("turns")) for (name, mib), t in lines.items()])
+
+
 def rivals(data, measure):
     """Attention of one KV head in one library a column."""
     libraries = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
@@ -514,6 +525,8 @@ BLOCKS = {
     "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
+    "many answers": many_answers,
+    "many answers runs": lambda d: runs(d, "many_answers"),
     **{f"long context {m}": (lambda d, m=m: long_context(d, m)) for m in LONG_CONTEXT},
     "long context runs": lambda d: runs(d, "long_context"),
     "best text": best_text,
