@@ -253,18 +253,18 @@ TEST_CASE("clusters that split are tighter than static and local ones of the sam
     CHECK(split.variance <= windowed.variance);
 }
 
-TEST_CASE("the variance of static clusters grows with the decoded tokens") {
+TEST_CASE("static clusters loosen with the decoded tokens, clusters that split do not") {
     const drift data({1, 4, 2, dim}, 2600, 5, {.numbered = true});
-    std::vector<double> adapted, fixed, windowed; // DynaKV's Figure 4
+    std::vector<double> adapted, fixed; // DynaKV's Figure 4
     for (const std::size_t decoded : {100U, 700U, 1300U, 1900U}) {
         adapted.push_back(after_drift<adaptive>(data, 32, 700, decoded).variance);
         fixed.push_back(after_drift<frozen>(data, 32, 700, decoded).variance);
-        windowed.push_back(after_drift<local>(data, 32, 700, decoded).variance);
         MESSAGE(decoded << " decoded: adaptive " << adapted.back() << ", static " << fixed.back()
-                        << ", local " << windowed.back());
+                        << ", local " << after_drift<local>(data, 32, 700, decoded).variance);
     }
     CHECK(std::is_sorted(fixed.begin(), fixed.end()));
-    CHECK(fixed.back() - fixed.front() > 2 * (adapted.back() - adapted.front()));
+    CHECK(fixed.back() > 1.4 * fixed.front()); // 1.55
+    for (const double v : adapted) CHECK(v < 1.1 * adapted.front());
 }
 
 } // namespace manager_splits_test
