@@ -313,11 +313,10 @@ def many_answers(data):
     """Several answers from one document: a table of facts, a conversation."""
     lines = {}
     for r in data["many_answers"]:
-        mib = "all" if r["policy"] == "full" else f"{sum(r['bytes_by_part'].values()) / MIB:.2f}"
-        lines.setdefault((line_of(r), mib), {})[kind_of(r["task"])] = r
-    cells = lambda r: [share(r), interval(r), f"{r['kl']:.3f}"] if r else ["-"] * 3
-    return table(["preset", "MiB", "rows of tables", "interval", "KL", "answers of conversations", "interval", "KL"],
-                 [[f"`{name}`", mib] + cells(t.get("table")) + cells(t.get("turns")) for (name, mib), t in lines.items()])
+        lines.setdefault(line_of(r), {})[kind_of(r["task"])] = r
+    cells = lambda r: [f"{r['resident_bytes_peak'] / MIB:.2f}", share(r), interval(r), f"{r['kl']:.3f}"] if r else ["-"] * 4
+    return table(["preset"] + ["peak MiB", "rows of tables", "interval, 95 %", "KL"] + ["peak MiB", "answers of conversations", "interval, 95 %", "KL"],
+                 [[f"`{name}`"] + cells(t.get("table")) + cells(t.get("turns")) for name, t in lines.items()])
 
 
 def rivals(data, measure):
