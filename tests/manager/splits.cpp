@@ -11,6 +11,7 @@
 #include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace manager_splits_test {
