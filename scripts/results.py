@@ -309,6 +309,16 @@ def field(data, measure):
     return table(["preset"] + heads, [[f"`{name}`"] + [cells.get(h, "-") for h in heads] for name, cells in lines.items()])
 
 
+def many_answers(data):
+    """Several answers from one document: a table of facts, a conversation."""
+    lines = {}
+    for r in data["many_answers"]:
+        lines.setdefault(line_of(r), {})[kind_of(r["task"])] = r
+    cells = lambda r: [f"{r['resident_bytes_peak'] / MIB:.2f}", share(r), interval(r), f"{r['kl']:.3f}"] if r else ["-"] * 4
+    return table(["preset"] + ["peak MiB", "rows of tables", "interval, 95 %", "KL"] + ["peak MiB", "answers of conversations", "interval, 95 %", "KL"],
+                 [[f"`{name}`"] + cells(t.get("table")) + cells(t.get("turns")) for name, t in lines.items()])
+
+
 LIBRARIES = ["kvtl", "kvtl, relaxed", "ik_llama.cpp", "ggml"]
 PLACES = ["1K", "4K", "32K", "mem"]
 
@@ -591,6 +601,8 @@ BLOCKS = {
     "four bits": four_bits,
     "rivals runs": lambda d: runs(d, "kernels"),
     "field runs": lambda d: runs(d, "field"),
+    "many answers": many_answers,
+    "many answers runs": lambda d: runs(d, "many_answers"),
     **{f"long context {m}": (lambda d, m=m: long_context(d, m)) for m in LONG_CONTEXT},
     "long context runs": lambda d: runs(d, "long_context"),
     "best text": best_text,

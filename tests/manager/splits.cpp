@@ -11,6 +11,7 @@
 #include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace manager_splits_test {
@@ -251,6 +252,20 @@ TEST_CASE("clusters that split are tighter than static and local ones of the sam
     CHECK(split.variance < 0.9 * fixed.variance);
     CHECK(windowed.variance < fixed.variance);
     CHECK(split.variance <= windowed.variance);
+}
+
+TEST_CASE("static clusters loosen with the decoded tokens, clusters that split do not") {
+    const drift data({1, 4, 2, dim}, 2600, 5, {.numbered = true});
+    std::vector<double> adapted, fixed; // DynaKV's Figure 4
+    for (const std::size_t decoded : {100U, 700U, 1300U, 1900U}) {
+        adapted.push_back(after_drift<adaptive>(data, 32, 700, decoded).variance);
+        fixed.push_back(after_drift<frozen>(data, 32, 700, decoded).variance);
+        MESSAGE(decoded << " decoded: adaptive " << adapted.back() << ", static " << fixed.back()
+                        << ", local " << after_drift<local>(data, 32, 700, decoded).variance);
+    }
+    CHECK(std::is_sorted(fixed.begin(), fixed.end()));
+    CHECK(fixed.back() > 1.4 * fixed.front()); // 1.55
+    for (const double v : adapted) CHECK(v < 1.1 * adapted.front());
 }
 
 } // namespace manager_splits_test
