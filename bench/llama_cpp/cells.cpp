@@ -152,8 +152,8 @@ std::string cells(const options& o, const cell_options& c) {
             const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
             eval::row r;
             r.policy = plain;
-            r.variant = ggml_type_name(wanted[i]);
-            if (ggml_is_quantized(wanted[i]) && !rotates()) r.variant += ", not rotated";
+            r.config.emplace_back("cells", ggml_type_name(wanted[i]));
+            r.config.emplace_back("rotated", ggml_is_quantized(wanted[i]) && rotates() ? "true" : "false");
             r.task = t.name;
             r.question = t.question();
             r.attend_tokens = most;
