@@ -187,31 +187,12 @@ def products(data):
                   + ([f"{t['gen']['kl']:.6f}", share(t["gen"])] if "gen" in t else ["-", "-"]) for (p, precision), t in by.items()])
 
 
-def bits_of_answers(data):
-    """Needles, facts and chains by the bits of an entry."""
-    by = {}
-    for r in data["precision"]:
-        if r.get("measure") == "answers":
-            by.setdefault(line_of(r), {})[kind_of(r["task"])] = r
-    return table(["cache", "bytes/entry"] + [f"{c}{k}" for k in KINDS for c in ("", "KL, ")],
-                 [[f"`{p}`", f"{next(iter(t.values()))['bytes_per_entry']:.0f}"]
-                  + [c for k in KINDS for c in ((answered(t[k]), f"{t[k]['kl']:.5f}") if k in t else ("-", "-"))] for p, t in by.items()])
-
-
-def answered(row):
-    return f"{round(row['accuracy'] * row['examples'])} of {row['examples']}"
-
-
 def bits_of_llama(data):
     """llama.cpp with cells of fewer bits, against its own of f16."""
-    by = {}
-    for r in data["precision"]:
-        if r.get("measure") == "llama.cpp":
-            by.setdefault(r["variant"], {})[kind_of(r["task"])] = r
-    return table(["llama.cpp's cells", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio"] + [f"{c}{k}" for k in KINDS for c in ("", "KL, ")],
-                 [[f"`{p}`", f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
-                   f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}"]
-                  + [c for k in KINDS for c in ((answered(t[k]), f"{t[k]['kl']:.5f}") if k in t else ("-", "-"))] for p, t in by.items()])
+    return table(["llama.cpp's cells", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "largest KL of a token"],
+                 [[f"`{r['config']['cells']}`" + (", rotated" if r["config"]["rotated"] == "true" else ""), f"{r['bytes_per_entry']:.0f}", f"{r['kl']:.5f}",
+                   f"{r['top1_agreement']:.3f}", f"{r['perplexity_ratio']:.4f}", f"{r['kl_max']:.3f}"]
+                  for r in data["precision"] if r.get("measure") == "llama.cpp"])
 
 
 def wear(data):
@@ -550,7 +531,6 @@ BLOCKS = {
     "precision of kept entries": lambda d: precision(d, "kept"),
     "precision runs": lambda d: runs(d, "precision"),
     "precision of products": products,
-    "precision of answers": bits_of_answers,
     "precision of llama.cpp": bits_of_llama,
     "wear": wear,
     "wear runs": lambda d: runs(d, "wear"),
