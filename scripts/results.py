@@ -165,6 +165,8 @@ def precision(data, which):
     """Bits per number against what they cost, of whole caches, of caches that choose, or of what a prompt leaves."""
     by = {}
     for r in data["precision"]:
+        if r.get("measure"):
+            continue
         of = "kept" if r["keep_tokens"] else "whole" if r["attend_tokens"] >= 2048 or r["policy"] == "full" else "chosen"
         if of == which:
             name = f"`{r['policy']}`" + (f", {r['keep_tokens']} kept" if of == "kept" else "") + (f", {r['variant']}" if r.get("variant") else "")
@@ -172,6 +174,33 @@ def precision(data, which):
     return table(["preset", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "KL, needle", "needle"],
                  [[p, f"{t['text']['bytes_per_entry']:.0f}", f"{t['text']['kl']:.5f}", f"{t['text']['top1_agreement']:.3f}",
                    f"{math.exp(t['text']['nll'] - t['text']['nll_full']):.4f}", f"{t['needle']['kl']:.5f}", share(t["needle"])] for p, t in by.items()])
+
+
+def products(data):
+    """Exact and relaxed products of attention: what both lose against the full model."""
+    by = {}
+    for r in data["precision"]:
+        if r.get("measure") == "products":
+            by.setdefault((r["policy"], r["config"]["cache.precision"]), {})[r["task"].split(":")[1].split(",")[0]] = r
+    return table(["preset", "products"] + [f"KL, {w}" for w in TEXTS.values()] + [f"top-1, {w}" for w in TEXTS.values()] + ["KL, needle", "needle"],
+                 [[f"`{p}`", precision] + [f"{t[k]['kl']:.6f}" for k in TEXTS] + [f"{t[k]['top1_agreement']:.4f}" for k in TEXTS]
+                  + ([f"{t['gen']['kl']:.6f}", share(t["gen"])] if "gen" in t else ["-", "-"]) for (p, precision), t in by.items()])
+
+
+def bits_of_llama(data):
+    """llama.cpp with cells of fewer bits, against its own of f16."""
+    return table(["llama.cpp's cells", "bytes/entry", "KL, text", "top-1, text", "perplexity ratio", "largest KL of a token"],
+                 [[f"`{r['config']['cells']}`" + (", rotated" if r["config"]["rotated"] == "true" else ""), f"{r['bytes_per_entry']:.0f}", f"{r['kl']:.5f}",
+                   f"{r['top1_agreement']:.3f}", f"{r['perplexity_ratio']:.4f}", f"{r['kl_max']:.3f}"]
+                  for r in data["precision"] if r.get("measure") == "llama.cpp"])
+
+
+def wear(data):
+    """Bytes that presets write to storage, beside what they read."""
+    rows = sorted(data["wear"], key=lambda r: (r["write_amplification"], r["policy"]))
+    return table(["preset", "KiB read per step", "bytes written per token and layer", "amplification, decode", "amplification, with the prompt"],
+                 [[f"`{r['policy']}`", f"{r['read_bytes_per_step'] / 1024:,.0f}", f"{r['bytes_written_per_token_and_layer']:,.0f}",
+                   f"{r['write_amplification']:.2f}", f"{r['write_amplification_since_open']:.2f}"] for r in rows])
 
 
 def demotion(data):
@@ -585,6 +614,10 @@ BLOCKS = {
     "precision of chosen entries": lambda d: precision(d, "chosen"),
     "precision of kept entries": lambda d: precision(d, "kept"),
     "precision runs": lambda d: runs(d, "precision"),
+    "precision of products": products,
+    "precision of llama.cpp": bits_of_llama,
+    "wear": wear,
+    "wear runs": lambda d: runs(d, "wear"),
     "demotion": demotion,
     "demotion runs": lambda d: runs(d, "demotion"),
     "least memory": least_memory,

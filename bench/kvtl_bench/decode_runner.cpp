@@ -436,6 +436,7 @@ json runner::row(const device_probes& before, const device_probes& after) const 
         {"direct", now.direct},
         {"registered_file", now.registered_file},
         {"registered_arena", now.registered_arena},
+        {"products", now.products},
         {"prefill_s", prefill_s_},
         {"step_ms_median", median * 1e3},
         {"step_ms_low", known ? json(known->low * 1e3) : json(nullptr)}, // of the median, 95 %

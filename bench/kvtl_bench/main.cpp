@@ -356,6 +356,7 @@ void run(decode_arguments& a) {
         a.options,
         [&](const json& row) {
             if (table) print_row(row);
+            engine::note_products(program, row.at("policy"), row.value("products", ""));
         },
         [&] { print_header(a.options); });
     if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));

@@ -27,9 +27,10 @@ struct options {
     std::vector<engine::setting> settings;
 };
 
-/// A session with a policy by name, or with "llama.cpp" alone.
+/// A session with a policy by name, or with "llama.cpp" alone, whose cells have this type.
 [[nodiscard]] std::unique_ptr<llama_run::session> open(const llama_run::loaded_model& model, const options& o,
-                                                       const std::string& policy, std::size_t max_tokens);
+                                                       const std::string& policy, std::size_t max_tokens,
+                                                       ggml_type cells = GGML_TYPE_F16);
 inline const std::string plain = "llama.cpp";
 
 struct agree_options {
@@ -40,6 +41,15 @@ struct agree_options {
 };
 /// Every policy is led along the tokens that llama.cpp alone generates, and then answers by itself. One row per policy.
 [[nodiscard]] nlohmann::ordered_json agree(const options& o, const agree_options& a);
+
+struct cell_options {
+    std::vector<std::string> tasks{"nll:builtin", "needle:gen"}; ///< eval/tasks.hpp
+    std::vector<std::string> types{"q8_0", "q4_0"};
+    std::string prose_file; ///< of generated tasks
+    std::size_t limit = 0;
+};
+/// llama.cpp alone with cells of fewer bits against its own of f16: the rows of kvtl-eval as JSON, one per task and type.
+[[nodiscard]] std::string cells(const options& o, const cell_options& c);
 
 struct speed_options {
     std::vector<std::size_t> contexts{1024, 2000};

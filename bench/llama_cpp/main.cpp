@@ -1,6 +1,7 @@
 // kvtl-llama-bench: what kvtl changes in llama.cpp, on the same tokens.
 //
 //   kvtl-llama-bench agree -m model.gguf --policies full,dynakv --attend-tokens 0
+//   kvtl-llama-bench cells -m model.gguf --types q8_0,q4_0
 //   kvtl-llama-bench hook  -m model.gguf
 //   kvtl-llama-bench speed -m model.gguf --policies full,dynakv --attend-tokens 512 --contexts 8192,32768
 //
@@ -39,8 +40,9 @@ int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         llama_bench::options o;
         llama_bench::agree_options a;
+        llama_bench::cell_options c;
         llama_bench::speed_options s;
-        a.prose_file = KVTL_PROSE_FILE;
+        a.prose_file = c.prose_file = KVTL_PROSE_FILE;
         std::string json_file;
         std::vector<std::string> settings;
         CLI::App app("llama.cpp with its cache in kvtl beside llama.cpp as it is.", program);
@@ -69,6 +71,12 @@ int main(int argc, char** argv) {
         agree->add_option("--task", a.task, "questions: needle:FILE.jsonl or needle:gen[,...]")
             ->capture_default_str();
         agree->add_option("--limit", a.limit, "most questions; 0: all")->check(engine::whole_number);
+        auto* cells = app.add_subcommand("cells", "what does llama.cpp lose with cells of fewer bits?");
+        cells->add_option("--task", c.tasks, "as kvtl-eval has (repeatable)")->capture_default_str();
+        cells->add_option("--types", c.types, "of its keys and values, separated by commas")
+            ->delimiter(',')
+            ->capture_default_str();
+        cells->add_option("--limit", c.limit, "most examples of a task; 0: all")->check(engine::whole_number);
         auto* speed = app.add_subcommand("speed", "how fast are prompts and steps?");
         speed->add_option("--contexts", s.contexts, "tokens, separated by commas")
             ->delimiter(',')
@@ -97,9 +105,10 @@ int main(int argc, char** argv) {
         for (const std::size_t context : s.contexts)
             engine::require(context >= 1 && context <= 1U << 24, "--contexts: valid: 1 to 16777216");
         engine::require_writable(json_file, "--json");
-        print(agree->parsed()  ? llama_bench::agree(o, a)
-              : hook->parsed() ? llama_bench::hook(o, s)
-                               : llama_bench::speed(o, s),
+        print(agree->parsed()   ? llama_bench::agree(o, a)
+              : cells->parsed() ? nlohmann::ordered_json::parse(llama_bench::cells(o, c))
+              : hook->parsed()  ? llama_bench::hook(o, s)
+                                : llama_bench::speed(o, s),
               json_file);
         return 0;
     });

@@ -6,9 +6,10 @@
 namespace llama_bench {
 
 std::unique_ptr<llama_run::session> open(const llama_run::loaded_model& model, const options& o,
-                                         const std::string& policy, std::size_t max_tokens) {
+                                         const std::string& policy, std::size_t max_tokens, ggml_type cells) {
     llama_run::session_options s;
     s.plain = policy == plain;
+    s.cell_type = cells;
     s.threads = o.threads;
     s.batch = o.batch;
     s.max_tokens = max_tokens;

@@ -112,6 +112,7 @@ struct cache_stats {
     bool memory_backed = false;        ///< what is stored takes memory: no file, or one on a tmpfs
     bool registered_file = false;      ///< io_uring: the kernel looked the file up once
     bool registered_arena = false; ///< io_uring: pages of the memory are pinned once (needs RLIMIT_MEMLOCK)
+    std::string products;          ///< of attention (kvtl::kv_manager::products())
     kvtl::statistics detail;       ///< everything that the manager counts
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it runs
 

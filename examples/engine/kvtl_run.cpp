@@ -249,6 +249,7 @@ void run(const arguments& a) {
                               .memory_mib = {a.memory_mib},
                               .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
                               .threads = a.threads});
+        engine::note_products(program, a.policy, opened.products);
         std::optional<engine::recording_cache> recording;
         if (!a.trace_file.empty()) recording.emplace(*cache, a.trace_file, trace_of(options));
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;

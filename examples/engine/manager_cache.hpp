@@ -122,7 +122,9 @@ template <kvtl::element E> class manager_cache : public kv_cache {
         return cache_.kept_entries(seq, layer);
     }
     [[nodiscard]] cache_stats stats() const override {
-        return stats_of(cache_.stats(), cache_.device_info());
+        cache_stats out = stats_of(cache_.stats(), cache_.device_info());
+        out.products = cache_.products();
+        return out;
     }
     [[nodiscard]] unsigned shards() const noexcept override { return cache_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override { return wants_; }

@@ -24,6 +24,7 @@ std::string to_json(const run_report& report) {
         {"memory_backed", report.stats.memory_backed},
         {"registered_file", report.stats.registered_file},
         {"registered_arena", report.stats.registered_arena},
+        {"products", report.stats.products},
         {"prompt_tokens", report.prompt_tokens},
         {"tokens", report.run.tokens},
         {"text", report.text},

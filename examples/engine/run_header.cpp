@@ -43,4 +43,10 @@ void print_header(const char* program, const run_facts& facts) {
     std::fprintf(stderr, "%s: %s\n", program, header_line(facts).c_str());
 }
 
+void note_products(const char* program, const std::string& policy, const std::string& products) {
+    if (products.starts_with("exact:"))
+        std::fprintf(stderr, "%s: note: %s has no relaxed products; %s\n", program, policy.c_str(),
+                     products.c_str());
+}
+
 } // namespace engine

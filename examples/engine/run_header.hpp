@@ -29,4 +29,8 @@ struct run_facts {
 /// The program's name and that line, on standard error.
 void print_header(const char* program, const run_facts& facts);
 
+/// A line on standard error where a cache has exact products although relaxed ones were asked for, with what is missing.
+/// `products`: cache_stats::products.
+void note_products(const char* program, const std::string& policy, const std::string& products);
+
 } // namespace engine

@@ -268,6 +268,7 @@ void print_header(const arguments& a, const llama_run::session& session) {
                           .memory_mib = {a.memory_mib},
                           .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
                           .threads = a.threads});
+    engine::note_products(program, a.policy, opened.products);
 }
 
 void run(arguments a) {

@@ -168,6 +168,7 @@ void session::begin_plain(const session_options& o) {
     params.n_seq_max = o.sequences;
     params.kv_unified = true;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+    params.type_k = params.type_v = o.cell_type;
     params.n_threads = params.n_threads_batch = static_cast<std::int32_t>(o.threads);
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) throw engine::bad_input("llama.cpp cannot begin with this model" + because());

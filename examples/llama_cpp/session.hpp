@@ -80,7 +80,8 @@ class token_batch {
 };
 
 struct session_options {
-    bool plain = false; ///< without kvtl
+    bool plain = false;                  ///< without kvtl
+    ggml_type cell_type = GGML_TYPE_F16; ///< of llama.cpp's own keys and values, where there is no kvtl
     unsigned threads = 2;
     std::uint32_t sequences = 1;
     std::uint32_t batch = 512;

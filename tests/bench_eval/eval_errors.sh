@@ -78,6 +78,11 @@ for reference in full streaming_llm random_units oracle; do
     "$program" --list-policies | grep -qx "$reference" || continue
     grep -A4 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
 done
+# products that the preset does not have: one note, whatever the number of documents
+expect 0 "note: dynakv has no relaxed products; exact: " "${base[@]}" --closed-only --set dynakv.cache.precision=relaxed_if_available \
+    --json rows.json
+[ "$(grep -c "no relaxed products" err)" -eq 1 ] || complain "the note is not there once"
+grep -q '"products": "exact: ' rows.json || complain "no products in the JSON"
 if "$program" --list-policies | grep -qx kvswap; then
     expect 2 "kvswap needs a file of bases" "${base[@]}" -m plain.gguf --policies kvswap
     expect 0 "" "${base[@]}" -m plain.gguf --policies kvswap,quest --limit 1 --closed-only

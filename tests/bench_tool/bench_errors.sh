@@ -112,6 +112,8 @@ expect 0 "" io --size 4 --block 8192 --depth 4 --reads 64 --io posix --json -
 for key in io registered_file registered_arena block depth mb_per_s iops cpu_us_per_io; do
     grep -q "\"$key\":" out || complain "no $key in the JSON of io"
 done
+expect 0 "note: dynakv has no relaxed products; exact: " decode --policies dynakv --context 200 --steps 3 --memory-mib 4 --io memory \
+    --set dynakv.cache.precision=relaxed_if_available
 expect 0 "" reuse --context 200 --steps 20 --memory-mib 4
 if ! grep -q "updated_only" out || ! grep -q "bound" out; then complain "reuse prints no table"; fi
 expect 0 "" reuse --context 200 --steps 20 --memory-mib 4 --json -

@@ -94,6 +94,7 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "step_ms_p99",
                                     "tokens_per_s",
                                     "phase_us",
+                                    "products",
                                     "read_bytes_per_step",
                                     "useful_bytes_per_step",
                                     "wasted_bytes",

@@ -118,6 +118,11 @@ if [ -n "$llama_bench" ]; then
         one_line "${value%% *}" speed -m "$model" $value
     done
     one_line "--steps: valid" hook -m "$model" --steps 0
+    one_line "--types: unknown type 'q8_1'; did you mean 'q8_0'? valid: f16, " cells -m "$model" --types q8_1
+    one_line "valid: one question for a document" cells -m "$model" --task turns:gen,tokens=1900,count=1
+    expect 0 "" cells -m "$model" --types q4_0 --task needle:gen,tokens=600,count=2 --json -
+    python3 -c 'import json; full, few = json.load(open("out")); assert full["kl"] == 0 < few["kl"] < 1, few
+assert (full["bytes_per_entry"], few["bytes_per_entry"], few["config"]["cells"]) == (256, 72, "q4_0"), few' || complain "no rows of cells"
     one_line "this policy does not run; valid: dynakv" hook -m "$model" --policies dynakv --set full.cache.x=1
 fi
 

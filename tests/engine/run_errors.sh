@@ -55,6 +55,19 @@ one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
 other=$("$program" --list-policies | grep -vx "$policy" | head -n 1)
 [ -z "$other" ] || one_line "--set $other.cache.x=1: this policy does not run; valid: $policy" "${base[@]}" --set "$other.cache.x=1"
+# products that the preset does not have: refused, or a note and a key that say which the cache has
+if [ "$policy" = dynakv ]; then
+    precision=dynakv.cache.precision
+    one_line "--set $precision=fast: not a value of this field; valid: exact, relaxed, relaxed_if_available" "${base[@]}" --set "$precision=fast"
+    one_line "; valid: 0, 1, false, true" "${base[@]}" --set dynakv.cache.adapt_prompt=often
+    one_line "; valid: whole numbers up to 4294967295" "${base[@]}" --set dynakv.cache.window_tokens=-1
+    one_line "valid: exact, or relaxed_if_available" "${base[@]}" --set "$precision=relaxed"
+    expect 0 "note: dynakv has no relaxed products; exact: " "${base[@]}" --set "$precision=relaxed_if_available" --json -
+    [ "$(grep -c "relaxed products" err)" -eq 1 ] || complain "the note is not there once"
+    grep -q '"products":"exact: ' out || complain "no products in the JSON"
+    expect 0 "" "${base[@]}" --set "$precision=exact" --json -
+    if grep -q "relaxed products" err || ! grep -q '"products":"exact",' out; then complain "a note of what was asked for"; fi
+fi
 
 # files
 one_line "No such file" "${base[@]}" -m missing.gguf

@@ -118,6 +118,49 @@ TEST_CASE("counters agree with each other and with what was done") {
     CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
 }
 
+TEST_CASE("bytes written: a page for each entry that joins a cluster, and the pages of clusters that split") {
+    auto c = config_for(1200, {.use = backend::memory});
+    SUBCASE("open pages as planned") {}
+    SUBCASE("two open pages: nearly every entry has one written") {
+        c.open_pages = 2;
+    }
+    const drift data(model, 1200, 51);
+    auto cache = open_cache<cache_t>(c);
+    reader<cache_t> one(cache, data, 0);
+    one.prefill(900, 400);
+    const kvtl::statistics prompt = cache.stats();
+    one.decode(300);
+    const kvtl::statistics s = cache.stats();
+    constexpr std::uint64_t page = 4096, lanes = model.layers * model.kv_heads;
+    const std::uint64_t splits = s.splits - prompt.splits, written = s.written_bytes - prompt.written_bytes,
+                        moved = s.bytes_moved_by_updates - prompt.bytes_moved_by_updates;
+    MESSAGE((written / page) << " pages of " << (300 * lanes) << " entries and " << splits << " splits");
+    CHECK(splits > 0);
+    CHECK(splits <= s.units - prompt.units);
+    CHECK(moved <= splits * 2 * c.clusterer.tokens_per_cluster * entry_bytes); // of one full cluster each
+    CHECK(written <= page * (300 * lanes + 2 * splits) + moved);
+    if (c.open_pages == 2) CHECK(written > page * 300 * lanes * 2 / 3);
+}
+
+TEST_CASE("bytes written: groups write each page once") {
+    using groups = kvtl::kv_manager<on_device<kvtl::presets::quest, kvtl::any_io>>;
+    groups::config c;
+    c.shape = model;
+    c.max_tokens = 1200;
+    c.attend_tokens = 160;
+    c.io = any_backend({.use = backend::memory});
+    c.memory_bytes = least_memory<groups>(c);
+    const drift data(model, 1200, 51);
+    auto cache = open_cache<groups>(c);
+    reader<groups> one(cache, data, 0);
+    one.prefill(900, 400);
+    one.decode(300);
+    const std::uint64_t written = cache.stats().written_bytes,
+                        raw = std::uint64_t{1200} * model.layers * model.kv_heads * entry_bytes;
+    CHECK(written <= raw);
+    CHECK(written > raw * 9 / 10);
+}
+
 TEST_CASE("a budget that leaves nothing to choose is counted") {
     const drift data(model, 1000, 54);
     auto c = config_for(1000, {.use = backend::memory});

@@ -5,6 +5,7 @@
 #include "error.hpp"
 #include "program.hpp"
 #include "progress.hpp"
+#include "run_header.hpp"
 
 #include <algorithm>
 #include <map>
@@ -27,12 +28,17 @@ engine::cache_wants try_once(engine::cache_options& options, const std::vector<t
         }
     if (sizes.empty()) sizes.emplace(std::pair(options.prefill_tokens, options.max_tokens), options);
     engine::cache_wants wants;
+    std::string products;
     for (auto& [size, own] : sizes) {
         own.io = options.io;
-        wants = engine::open_or_fall_back(own, program)->wants();
+        {
+            const auto cache = engine::open_or_fall_back(own, program);
+            wants = cache->wants(), products = cache->stats().products;
+        }
         engine::forget_file();
         options.io = own.io;
     }
+    engine::note_products(program, options.policy, products);
     return wants;
 }
 

@@ -404,6 +404,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     }
     if (contains(engine::policy_wants(options.policy).inputs, kvtl::engine_input::external))
         r.config.emplace_back("external", "the full model's later attention");
+    r.config.emplace_back("products", last.products);
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));
     const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
     if (asked != 0) {

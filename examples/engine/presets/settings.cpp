@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -21,6 +23,22 @@ constexpr std::pair<std::string_view, kvtl::precision> precisions[] = {
     {"exact", kvtl::precision::exact},
     {"relaxed", kvtl::precision::relaxed},
     {"relaxed_if_available", kvtl::precision::relaxed_if_available}};
+
+/// What a field of this type takes, for messages.
+template <class T> std::string valid_values() {
+    if constexpr (std::is_same_v<T, bool>) {
+        return "valid: 0, 1, false, true";
+    } else if constexpr (std::is_same_v<T, kvtl::precision>) {
+        std::string names;
+        for (const auto& [name, value] : precisions)
+            names += (names.empty() ? "valid: " : ", ") + std::string(name);
+        return names;
+    } else if constexpr (std::is_integral_v<T>) {
+        return "valid: whole numbers up to " + std::to_string(std::numeric_limits<T>::max());
+    } else {
+        return "valid: numbers";
+    }
+}
 
 template <class T> bool parse_value(const std::string& text, T& out) {
     if constexpr (std::is_same_v<T, bool>) {
@@ -51,9 +69,12 @@ kvtl::result<int> apply_setting(const config_fields& fields, const setting& s) {
         if (s.slot != f.slot) continue;
         names.push_back(f.name);
         if (s.field != f.name) continue;
-        if (!std::visit([&](auto* value) { return parse_value(s.value, *value); }, f.value))
-            return bad_setting(s, "not a value of this field");
-        return 0;
+        return std::visit(
+            [&]<class T>(T* value) -> kvtl::result<int> {
+                if (parse_value(s.value, *value)) return 0;
+                return bad_setting(s, "not a value of this field; " + valid_values<T>());
+            },
+            f.value);
     }
     return bad_setting(s, "no such field; " + (names.empty() ? "valid: none" : valid_names(s.field, names)));
 }

@@ -305,6 +305,7 @@ void print_header(const arguments& a, const llama_run::session& session) {
                           .memory_mib = {a.memory_mib},
                           .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
                           .threads = a.threads});
+    engine::note_products(program, a.policy, opened.products);
     if (!kvtl_server::is_loopback(a.host) && a.key_file.empty())
         std::fprintf(stderr,
                      "%s: warning: whoever reaches %s may ask; --api-key-file FILE names those who may\n",
