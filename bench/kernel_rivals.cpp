@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -48,16 +49,20 @@ struct contender {
     double allowed;                ///< of that
 };
 
+/// The larger of two errors; one that is no number is as large as can be.
+double larger(double worst, double error) {
+    return error <= worst ? worst : std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
 /// The largest distance of a number from the exact one.
 double farthest(const std::vector<float>& result, const std::vector<double>& exact) {
     double worst = 0;
     for (std::size_t i = 0; i < exact.size(); ++i)
-        worst = std::max(worst, std::fabs(static_cast<double>(result[i]) - exact[i]));
+        worst = larger(worst, std::fabs(static_cast<double>(result[i]) - exact[i]));
     return worst;
 }
 
-/// From the moment at which all threads are there until the last is done, each with so many calls after one that warms its
-/// caches where there are several.
+/// The longest that a thread takes once all of them are there, each with so many calls after one that warms its caches where
+/// there are several.
 double seconds_of(const contender& c, std::size_t repeats) {
     std::atomic<std::size_t> there{0};
     std::vector<double> took(c.run.size());
@@ -79,7 +84,8 @@ class table {
                     "error");
     }
     [[nodiscard]] bool wants(const std::string& name) const { return std::regex_search(name, filter_); }
-    [[nodiscard]] std::size_t rows() const { return rows_; }
+    /// Kernels that were to have rows.
+    [[nodiscard]] std::size_t asked() const { return asked_; }
     [[nodiscard]] std::size_t threads() const { return options_->threads; }
     /// Of rows that no cache holds.
     [[nodiscard]] std::size_t memory_bytes() const { return options_->mib << 20; }
@@ -91,6 +97,7 @@ class table {
     /// All in turn, the first of them ours: the fastest and the median round of each, theirs / ours, and how far each is from
     /// double precision. One that is farther than allowed has no row, and status() says so; without ours there are none.
     void in_turn(const std::string& name, std::vector<contender> all) {
+        ++asked_;
         std::vector<double> error(all.size());
         for (std::size_t i = all.size(); i-- > 0;) {
             on_threads(all[i].run.size(), [&](std::size_t thread, std::size_t) { all[i].run[thread](); });
@@ -125,7 +132,6 @@ class table {
             json_ += (json_.empty() ? "" : ",\n") + std::string(row);
         }
         std::fflush(stdout);
-        ++rows_;
     }
     /// All rows as JSON.
     [[nodiscard]] std::string json() const { return "[\n" + json_ + "\n]\n"; }
@@ -134,7 +140,7 @@ class table {
   private:
     const rivals_options* options_;
     std::regex filter_;
-    std::size_t rows_ = 0, wrong_ = 0;
+    std::size_t asked_ = 0, wrong_ = 0;
     std::string json_;
 };
 
@@ -326,12 +332,16 @@ void add(std::vector<contender>& to, const char* who, const std::vector<double>&
     for (const auto& side : sides) c.run.emplace_back([side] { side->run(); });
     c.error = [sides, &exact] {
         double worst = 0;
-        for (const auto& side : sides) worst = std::max(worst, farthest(side->result(), exact));
+        for (const auto& side : sides) worst = larger(worst, farthest(side->result(), exact));
         return worst;
     };
     to.push_back(std::move(c));
 }
 
+/// Those of all threads had their memory.
+[[maybe_unused]] bool all_valid(const auto& sides) {
+    return std::all_of(sides.begin(), sides.end(), [](const auto& side) { return side->valid(); });
+}
 /// make(i) for each thread.
 template <class Make> auto of_threads(std::size_t threads, const Make& make) {
     std::vector<decltype(make(threads))> all;
@@ -429,8 +439,7 @@ template <number E> void attended(table& out, std::size_t dim, std::size_t bytes
             return std::make_shared<ggml_attention>(ggml_type, dim, group, tokens, ours[i]->queries(),
                                                     numbers(keys(i), wide_k), numbers(values(i), wide_v));
         });
-        if (ggml[0]->valid())
-            add(all, "ggml", exact, std::is_same_v<E, f16> ? of_f16_sums : of_rounded, ggml);
+        if (all_valid(ggml)) add(all, "ggml", exact, std::is_same_v<E, f16> ? of_f16_sums : of_rounded, ggml);
 #endif
 #ifdef KVTL_RIVAL_IK
         if constexpr (!std::is_same_v<E, float>) {
@@ -441,7 +450,7 @@ template <number E> void attended(table& out, std::size_t dim, std::size_t bytes
                 return std::make_shared<ik_attention>(ik_type, dim, group, tokens, ours[i]->queries(),
                                                       numbers(keys(i), wide_k), numbers(values(i), wide_v));
             });
-            if (ik[0]->valid())
+            if (all_valid(ik))
                 add(all, "ik_llama.cpp", exact, std::is_same_v<E, f16> ? of_floats(tokens) : of_rounded, ik);
         }
 #endif
@@ -541,9 +550,9 @@ void assigned(table& out, std::size_t dim) {
     const auto excess = [&](const auto& chosen) {
         double worst = 0;
         for (std::size_t i = 0; i < n; ++i)
-            worst = std::max(worst, oracle::l2sq(points.row(i),
-                                                 of_centroids.row(static_cast<std::size_t>(chosen[i])), dim) -
-                                        oracle::nearest(points.row(i), of_centroids).distance);
+            worst = larger(worst, oracle::l2sq(points.row(i),
+                                               of_centroids.row(static_cast<std::size_t>(chosen[i])), dim) -
+                                      oracle::nearest(points.row(i), of_centroids).distance);
         return worst;
     };
     constexpr double allowed = 1e-3; // of distances of about 2 * dim
@@ -638,7 +647,7 @@ int print_rivals(const rivals_options& options) {
     for (const std::size_t dim : {std::size_t{64}, std::size_t{128}})
         for (const auto& [place, bytes] : places(out, dim * sizeof(f16)))
             attended_nibbles(out, dim, bytes, place);
-    if (out.rows() == 0) {
+    if (out.asked() == 0) {
         std::fprintf(stderr, "kvtl-kernels: --rivals=%s matches none of dot, l2sq, assign and attend%s\n",
                      options.filter.c_str(), options.threads > 1 ? " (--threads: only of attend)" : "");
         return 2;

@@ -226,8 +226,7 @@ json run_decode(const decode_options& asked, const std::function<void(const json
     // things.
     std::optional<random_reader> reader;
     if (!memory_only) {
-        reader.emplace(random_reader::config{
-            .path = o.kv_path + ".probe", .io = o.io, .queues = static_cast<unsigned>(o.threads)});
+        reader.emplace(random_reader::config{.path = o.kv_path + ".probe", .io = o.io});
         o.io = reader->io(); // what the kernel refuses here it refuses the caches
     }
     const auto take_probe = [&]() -> std::optional<device_probe> {
@@ -236,7 +235,13 @@ json run_decode(const decode_options& asked, const std::function<void(const json
     };
     const auto take_both = [&]() -> device_probes { // of one thread, and of as many as there are
         if (!reader) return {};
-        return {probe(*reader), o.threads > 1 ? std::optional(probe_together(*reader)) : std::nullopt};
+        device_probes p{probe(*reader), {}};
+        if (o.threads > 1) { // its memory is locked only meanwhile
+            random_reader all(
+                {.path = o.kv_path + ".probes", .io = o.io, .queues = static_cast<unsigned>(o.threads)});
+            p.threads = probe_together(all);
+        }
+        return p;
     };
     const auto groups = group_devices(o, take_probe());
     made_up_files files(o, request);

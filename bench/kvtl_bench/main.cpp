@@ -34,6 +34,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 namespace {
 
@@ -352,11 +353,13 @@ void run(decode_arguments& a) {
         return;
     }
     const bool table = a.json_file != "-" && a.csv_file != "-";
+    std::set<std::string> noted;
     const json rows = bench::run_decode(
         a.options,
         [&](const json& row) {
             if (table) print_row(row);
-            engine::note_products(program, row.at("policy"), row.value("products", ""));
+            if (const std::string policy = row.at("policy"); noted.insert(policy).second)
+                engine::note_products(program, policy, row.value("products", ""));
         },
         [&] { print_header(a.options); });
     if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));

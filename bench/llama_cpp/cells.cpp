@@ -153,7 +153,8 @@ std::string cells(const options& o, const cell_options& c) {
             eval::row r;
             r.policy = plain;
             r.config.emplace_back("cells", ggml_type_name(wanted[i]));
-            r.config.emplace_back("rotated", ggml_is_quantized(wanted[i]) && rotates() ? "true" : "false");
+            const bool rotated = ggml_is_quantized(wanted[i]) && head_dim % 64 == 0 && rotates();
+            r.config.emplace_back("rotated", rotated ? "true" : "false");
             r.task = t.name;
             r.question = t.question();
             r.attend_tokens = most;
@@ -161,9 +162,11 @@ std::string cells(const options& o, const cell_options& c) {
                 r.accuracy = mean(static_cast<double>(of.right), of.asked);
                 r.accuracy_ci95 = eval::wilson95(of.right, of.asked);
             }
-            r.kl = std::max(0.0, mean(of.kl, of.predictions));
-            r.kl_max = of.kl_max;
-            r.top1_agreement = mean(static_cast<double>(of.agreements), of.predictions);
+            if (of.predictions != 0) {
+                r.kl = std::max(0.0, mean(of.kl, of.predictions));
+                r.kl_max = of.kl_max;
+                r.top1_agreement = mean(static_cast<double>(of.agreements), of.predictions);
+            }
             if (t.kind == eval::task_kind::nll) {
                 r.nll = mean(of.nll, of.predictions);
                 r.nll_full = mean(of.nll_full, of.predictions);
