@@ -102,10 +102,10 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::bud
 enum class division : std::uint8_t { heads, sequences };
 
 /// Products of attention in decode; prompts have exact ones. exact: multiply-adds of floats, or what has their accuracy but for
-/// a few bits. relaxed: queries are rounded to the precision of the rows, and weights of bf16 rows to bf16 (simd/relaxed.hpp):
-/// outputs err by up to 1.2e-3 (bf16) or 3.6e-3 (bytes) instead of 1e-6. That is for rows of bf16 and for codes of int8_row, in
-/// heads of 64, 128, 192 or 256 numbers. Other rows keep exact products, and so do layers that evict by attention mass in
-/// decode. open() refuses `relaxed` where nothing of the cache has relaxed products;
+/// a few bits. relaxed: queries are rounded to the precision of the rows, and weights to bf16 (rows of bf16) or 16 bits (bytes;
+/// simd/relaxed.hpp): outputs err by up to 1.4e-3 (bf16) or 3.7e-3 (bytes) instead of 1e-6. That is for rows of bf16 and for
+/// codes of int8_row, in heads of 64, 128, 192 or 256 numbers. Other rows keep exact products, and so do layers that evict by
+/// attention mass in decode. open() refuses `relaxed` where nothing of the cache has relaxed products;
 /// `relaxed_if_available` is exact there (kv_manager::products()).
 enum class precision : std::uint8_t { exact, relaxed, relaxed_if_available };
 

@@ -190,9 +190,17 @@ TEST_CASE("weighted sums of signed bytes: weights within half of the largest's 6
                               largest * size * (0.51 / 65535 + 1e-6) + 1e-6);
                     }
             }
-    // A weight that is no number is not lost, and spoils no other query.
     const std::vector<std::int8_t> codes(64, 1);
     std::vector<float> weight(2 * block, 1.0F), acc(2 * 64, 0.0F);
+    // Weights of which no multiple is a float are nothing.
+    for (const float tiny : {1e-34F, 1e-40F}) {
+        weight[0] = tiny;
+        simd::accumulate_relaxed<arch>(weight.data(), 1,
+                                       kvtl::rows_view<std::int8_t>{codes.data(), 1, 64, 64}, acc.data(), 64);
+        CHECK(acc[0] == 0.0F);
+        CHECK(acc[63] == 0.0F);
+    }
+    // A weight that is no number is not lost, and spoils no other query.
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         weight[0] = bad;

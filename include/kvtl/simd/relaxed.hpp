@@ -11,9 +11,9 @@
 //         take half of the multiply-adds of attend.hpp; those of bf16 a shuffle per 32 numbers, whatever the group; those of
 //         bytes one per 32 numbers, once per eight queries, and no conversion.
 // Limits: a product of a number of a query errs by 2^-9 of it (bf16) or 1/254 of the query's largest number (bytes), a weight by
-//         2^-9 of it (bf16) or 2^-17 of the largest of its block (bytes). Outputs of attention over random rows were within 1.2e-3 (bf16) and 3.6e-3 (bytes) of double precision
-//         (bench/results/kernels.md). D is a multiple of 64, at most 256. The bits of a score depend neither on the place of
-//         the row nor on the other queries. Subnormal bf16 numbers are taken for zero (bf16_products.hpp).
+//         2^-9 of it (bf16) or 2^-17 of the largest of its block (bytes). Outputs of attention over random rows were within
+//         1.4e-3 (bf16) and 3.7e-3 (bytes) of double precision (bench/results/kernels.md). D is a multiple of 64, at most
+//         256. The bits of a score depend neither on the place of the row nor on the other queries. Subnormal bf16 numbers are taken for zero (bf16_products.hpp).
 // Source: ik_llama.cpp rounds the queries of its flash attention in the same way.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -79,7 +79,8 @@ KVTL_INLINE_KERNEL void score_rounded(const rounded_queries<Arch, E>& q, std::si
                                       rows_view<E> rows, float* out, std::size_t out_stride) noexcept;
 
 /// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * rows[row], nearly, where acc_g =
-/// acc + g * acc_stride. Weights are not negative. A weight that is not finite makes the query's sums NaN.
+/// acc + g * acc_stride. For rows of bytes weights are not negative. If their sum is not finite, the query's sums become NaN; if
+/// the largest is below 2e-34, they stay as they are.
 template <class Arch, number E>
 KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
                                            float* acc, std::size_t acc_stride) noexcept;
@@ -406,9 +407,8 @@ struct split_weights {
         // NaN where a weight is no finite number, else 0.
         const float poison = 0 * _mm512_reduce_add_ps(_mm512_add_ps(a, b));
         step = largest / codes + poison;
-        // Weights whose step is too small for a float are nothing.
-        const __m512 per_step =
-            _mm512_set1_ps(step >= std::numeric_limits<float>::min() ? codes / largest : 0.0F);
+        // Without a finite one, products are no numbers, or too large. Those become 0x80000000, whose low bytes are 0.
+        const __m512 per_step = _mm512_set1_ps(codes / largest);
         const auto put = [&](__m512 of, std::size_t half) __attribute__((always_inline)) {
             const __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(of, per_step));
             _mm_store_si128(reinterpret_cast<__m128i*>(low) + half, _mm512_cvtepi32_epi8(code));
@@ -497,6 +497,7 @@ template <class Arch>
 template <class Arch, number E>
 KVTL_INLINE_KERNEL void accumulate_relaxed(const float* weight, std::size_t group, rows_view<E> rows,
                                            float* acc, std::size_t acc_stride) noexcept {
+    static_assert(has_relaxed_products<Arch, E>);
     static_assert(attend_block == 32); // weights of a block are two registers
 #ifdef KVTL_BF16_PAIRS
     if constexpr (std::is_same_v<E, bf16>)
