@@ -246,6 +246,36 @@ def step_time(data):
                    f"{rs[0]['mass_recall']:.2f}"] for p, rs in by.items()])
 
 
+def codes(data):
+    """Whole caches of codes beside f16 rows, each with the `full` of its own runs."""
+    lines, full = [], {}
+    for r in whole(data, "codes"):
+        (full.setdefault(r["command"], []) if r["policy"] == "full" else lines).append(r)
+    by = {}
+    for r in lines:
+        by.setdefault((r["policy"], r["command"]), []).append(r)
+    middle = lambda rs: median([r["step_ms_median"] for r in rs])
+    return table(["preset", "MiB resident", "ms per step, median of 3", "`full` beside it", "times"],
+                 [[f"`{p}`", f"{rs[0]['resident_mib']:.1f}", f"{middle(rs):.2f}", f"{middle(full[c]):.2f}", f"{middle(rs) / middle(full[c]):.2f}"]
+                  for (p, c), rs in by.items()])
+
+
+def flash(data):
+    """Steps that read a file: where their time goes, and what the device reads for one thread and for all."""
+    by = {}
+    for r in whole(data, "flash"):
+        by.setdefault((r["policy"], r["threads"]), []).append(r)
+    middle = lambda rs, of: median([of(r) for r in rs])
+    part = lambda rs, *phases: f"{middle(rs, lambda r: sum(r['phase_us'][p] for p in phases)) / 1000:.2f}"
+    thousands = lambda rs, key: "-" if rs[0][key] is None else f"{middle(rs, lambda r: r[key]) / 1000:.0f}"
+    return table(["preset", "threads", "runs", "ms per step", "scores and choice", "share of the step", "attention", "maintenance", "waiting for reads", "reads",
+                  "thousand reads per s, one queue", "all queues"],
+                 [[f"`{p}`", str(t), str(len(rs)), f"{middle(rs, lambda r: r['step_ms_median']):.2f}", part(rs, "score", "choose"),
+                   f"{middle(rs, lambda r: (r['phase_us']['score'] + r['phase_us']['choose']) / 1000 / r['step_ms_median']):.2f}" if t == 1 else "-",
+                   part(rs, "attend"), part(rs, "maintain"), part(rs, "fetch_wait"), str(rs[0]["reads_per_step"]),
+                   thousands(rs, "reads_per_s_of_one"), thousands(rs, "reads_per_s_of_threads")] for (p, t), rs in by.items()])
+
+
 def prompts(data):
     """What a prompt costs with a preset, beside what it costs with `full`, chunk for chunk."""
     return table(["preset", "tokens of a chunk", "processor time, s", "of `full`", "times", "times, by the clock"],
@@ -622,6 +652,8 @@ BLOCKS = {
     "demotion runs": lambda d: runs(d, "demotion"),
     "least memory": least_memory,
     "step time": step_time,
+    "codes": codes,
+    "flash": flash,
     "prompts": prompts,
     "prompts runs": lambda d: runs(d, "prompts"),
     "whole caches runs": lambda d: runs(d, "whole_caches"),
