@@ -495,11 +495,11 @@ def drift_layers(data):
                  [["by drift" if r.get("variant") else "all alike", share(r), interval(r), f"{r['kl']:.3f}", entries(r)] for r in rows])
 
 
-def gates(data, commit):
-    """Policies that learnt what to keep: means over the seeds of a task."""
+def gates(data, later):
+    """Policies that learnt what to keep: means over the seeds of a task. later: attention_gate, and more entries than 128."""
     by = {}
     for r in data["gates"]:
-        if r["commit"] == commit and r["policy"] != "full" and "keys=4" not in r["task"]:
+        if (r["policy"] == "attention_gate" or r["keep_tokens"] == 192) == later and r["policy"] != "full" and "keys=4" not in r["task"]:
             by.setdefault((line_of(r), r["keep_tokens"]), {}).setdefault(kind_of(r["task"]), []).append(r)
 
     def mean(rows, key):
@@ -690,8 +690,8 @@ BLOCKS = {
     "token rank runs": lambda d: runs(d, "token_rank"),
     "episodes": episodes,
     "layers by drift": drift_layers,
-    "gates": lambda d: gates(d, "9fc4da72"),
-    "gates with attention": lambda d: gates(d, "67ce11ce"),
+    "gates": lambda d: gates(d, False),
+    "gates with attention": lambda d: gates(d, True),
     **{f"server {m}": (lambda d, m=m: server(d, m)) for m in ("first token", "load", "users", "agents", "held agents")},
     "server first token of 32000": lambda d: server(d, "first token of 32000", like="first token"),
     "server failing remote": lambda d: server(d, "failing remote", like="first token"),
