@@ -13,7 +13,8 @@
 // Limits: a product of a number of a query errs by 2^-9 of it (bf16) or 1/254 of the query's largest number (bytes), a weight by
 //         2^-9 of it (bf16) or 2^-17 of the largest of its block (bytes). Outputs of attention over random rows were within
 //         1.4e-3 (bf16) and 3.7e-3 (bytes) of double precision (bench/results/kernels.md). D is a multiple of 64, at most
-//         256. The bits of a score depend neither on the place of the row nor on the other queries. Subnormal bf16 numbers are taken for zero (bf16_products.hpp).
+//         256. The bits of a score depend neither on the place of the row nor on the other queries. Subnormal bf16 numbers
+//         are taken for zero (bf16_products.hpp).
 // Source: ik_llama.cpp rounds the queries of its flash attention in the same way.
 // SPDX-License-Identifier: MIT
 #pragma once
