@@ -233,12 +233,21 @@ json run_decode(const decode_options& asked, const std::function<void(const json
         if (!reader) return std::nullopt;
         return probe(*reader);
     };
-    const auto take_both = [&]() -> device_probes { // of one thread, and of as many as there are
-        if (!reader) return {};
-        device_probes p{probe(*reader), {}};
-        if (o.threads > 1) { // its memory is locked only meanwhile
-            random_reader all(
-                {.path = o.kv_path + ".probes", .io = o.io, .queues = static_cast<unsigned>(o.threads)});
+    // The same of as many queues as there are threads, in a file of its own: it is written here, before policies run for an
+    // hour, and its queues' memory is locked only while they read.
+    std::optional<scratch_file> shared;
+    random_reader::config of_threads{
+        .path = {}, .io = o.io, .queues = static_cast<unsigned>(o.threads), .keep_file = true};
+    if (reader && o.threads > 1) {
+        shared.emplace(o.kv_path + ".probes", scratch_file::owner::ours);
+        of_threads.path = shared->path();
+        static_cast<void>(random_reader(of_threads));
+        of_threads.written = true;
+    }
+    const auto take_both = [&]() -> device_probes {
+        device_probes p{take_probe(), {}};
+        if (shared) {
+            random_reader all(of_threads);
             p.threads = probe_together(all);
         }
         return p;
