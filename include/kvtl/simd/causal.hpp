@@ -23,6 +23,7 @@
 #include <kvtl/views.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <concepts>
 #include <cstddef>
@@ -78,6 +79,25 @@ struct causal_buffers {
           s(acc + causal_tile * padded), max(s + causal_tile * causal_tile), sum(max + causal_tile),
           shrink(sum + causal_tile), visible(shrink + causal_tile), hidden(visible + causal_tile) {}
 };
+
+/// to[d * 64 + i] = scale * rows[i][d] for d < dim: four rows become columns of queries.
+inline void causal_columns(const std::array<const float*, 4>& rows, std::size_t dim, float scale,
+                           float* to) noexcept {
+    using quad = xsimd::make_sized_batch_t<float, 4>;
+    std::size_t d = 0;
+    for (; d + 4 <= dim; d += 4, to += 4 * causal_tile) {
+        quad x[4];
+        for (std::size_t i = 0; i < 4; ++i) x[i] = quad::load_unaligned(rows[i] + d) * quad(scale);
+        const quad even_low = xsimd::zip_lo(x[0], x[2]), odd_low = xsimd::zip_lo(x[1], x[3]),
+                   even_high = xsimd::zip_hi(x[0], x[2]), odd_high = xsimd::zip_hi(x[1], x[3]);
+        xsimd::zip_lo(even_low, odd_low).store_unaligned(to);
+        xsimd::zip_hi(even_low, odd_low).store_unaligned(to + causal_tile);
+        xsimd::zip_lo(even_high, odd_high).store_unaligned(to + 2 * causal_tile);
+        xsimd::zip_hi(even_high, odd_high).store_unaligned(to + 3 * causal_tile);
+    }
+    for (; d < dim; ++d, to += causal_tile)
+        for (std::size_t i = 0; i < 4; ++i) to[i] = rows[i][d] * scale;
+}
 
 /// Both products keep 4 rows by this many registers of sums. 16 sums hide the latency of a multiply-add, but
 /// where there are 16 registers in all (SSE, AVX), 8 must do.
@@ -212,12 +232,16 @@ void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t g
     assert(scratch.size() >= causal_scratch_floats(dim));
     assert(stretch.max == nullptr || stretch.acc != nullptr || out.holds<float>());
     const causal_buffers b(scratch.data(), padded);
-    std::fill_n(scratch.data(), causal_scratch_floats(dim), 0.0F); // the padding is never written again
+    if (padded != dim) // the padding is never written again
+        std::fill_n(scratch.data(), causal_scratch_floats(dim), 0.0F);
 
     const std::size_t all_rows = queries * group;
     for (std::size_t tile = 0; tile < all_rows; tile += causal_tile) {
-        const std::size_t rows = std::min(causal_tile, all_rows - tile);
-        const auto token = [&](std::size_t row) { return (tile + std::min(row, rows - 1)) / group; };
+        const std::size_t rows =
+            std::min(causal_tile, all_rows - tile); // the last stands for those behind it
+        std::array<std::size_t, causal_tile> sees;  // a query row sees the keys before this one
+        for (std::size_t row = 0; row < causal_tile; ++row)
+            sees[row] = first + (tile + std::min(row, rows - 1)) / group + 1;
         const auto offset = [&](std::size_t row, std::size_t stride) {
             return (tile + row) / group * stride + (tile + row) % group * dim;
         };
@@ -225,24 +249,25 @@ void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t g
             return stretch.acc == nullptr ? out.as<float>() + offset(row, out_row_stride)
                                           : stretch.acc + (tile + row) * dim;
         };
-        const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
-        if (end <= stretch.begin) continue;              // complete
-        for (std::size_t row = 0; row < rows; ++row) {
-            const float* from =
-                widened<Arch>(q, offset(row, q_row_stride), b.k, dim); // no keys are there yet
-            for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * rule.scale;
+        const std::size_t end = sees.back(); // keys that the tile's last query sees
+        if (end <= stretch.begin) continue;  // complete
+        for (std::size_t row = 0; row < rows; row += 4) {
+            std::array<const float*, 4> from;
+            for (std::size_t i = 0; i < 4; ++i) // no keys are there yet
+                from[i] = widened<Arch>(q, offset(std::min(row + i, rows - 1), q_row_stride),
+                                        b.k + i * padded, dim);
+            causal_columns(from, dim, rule.scale, b.qt + row);
         }
-        std::fill_n(b.acc, causal_tile * padded, 0.0F);
         std::fill_n(b.sum, causal_tile, 0.0F);
         std::fill_n(b.max, causal_tile, -std::numeric_limits<float>::infinity());
+        if (stretch.begin == 0) std::fill_n(b.acc, causal_tile * padded, 0.0F);
         for (std::size_t row = 0; stretch.begin > 0 && row < rows; ++row) {
             std::copy_n(left_of(row), dim, b.acc + row * padded);
             b.max[row] = stretch.max[tile + row], b.sum[row] = stretch.sum[tile + row];
         }
         const std::size_t seen_now = std::min(end, stretch.end);
         const auto hidden_from = [&](std::size_t row) { // keys before the first that it sees
-            const std::size_t seen = first + token(row) + 1;
-            return seen > reach ? seen - reach : 0;
+            return sees[row] > reach ? sees[row] - reach : 0;
         };
         for (std::size_t block = std::max(hidden_from(0) / causal_tile * causal_tile, stretch.begin);
              block < seen_now; block += causal_tile) {
@@ -252,8 +277,8 @@ void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t g
                 decode<Arch>(values.row(block - stretch.begin + i), b.v + i * padded, dim);
             }
             for (std::size_t row = 0; row < causal_tile; ++row) {
-                const std::size_t seen = first + token(row) + 1;
-                b.visible[row] = static_cast<float>(seen > block ? std::min(seen - block, causal_tile) : 0);
+                b.visible[row] =
+                    static_cast<float>(sees[row] > block ? std::min(sees[row] - block, causal_tile) : 0);
                 b.hidden[row] = static_cast<float>(std::max(hidden_from(row), block) - block);
             }
             causal_block<Arch>(b, rows, n, padded, rule.cap,

@@ -650,15 +650,17 @@ template <element E, class Codec> class row_stage {
         }
     }
 
-    /// All tokens of the input, which are to come behind what a lane holds, attend that and each other: the queries of 64 at a
-    /// time, and as many of the entries that they see as the tile has room for.
+    /// All tokens of the input, which are to come behind what a lane holds, attend that and each other: some queries at a time, which
+    /// share what is decoded, and as many of the entries that they see as the tile has room for.
     void attend_chunk(const row_lane& l, const layer_input& in, std::uint32_t tokens,
                       const tensor_span& out) noexcept {
-        constexpr std::uint32_t block = row_plan::block;
         const std::uint32_t before = l.held() + l->records.rows,
                             tile = static_cast<std::uint32_t>(x_.tile_k.size() / width());
-        const std::size_t queries = std::size_t{lane_heads_} * block * plan_.model.group;
-        float *const max = x_.sums.data(), *const sum = max + queries, *const acc = sum + queries;
+        const std::size_t queries = std::size_t{lane_heads_} * plan_.model.group; // of a token
+        // What queries have seen lies in `out` if that is floats. Those of more tokens would leave the L2 cache between tiles.
+        const std::uint32_t block = out.holds<float>() ? 2 * row_plan::block : row_plan::block;
+        float *const max = x_.sums.data(), *const sum = max + queries * block,
+                     *const acc = out.holds<float>() ? nullptr : sum + queries * block;
         for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
             n = std::min(block, tokens - t);
             const layer_input some = in.rows(t, n, tokens);
