@@ -136,25 +136,33 @@ void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, 
         }
 }
 
-/// Logits to weights in place, with max, sum and shrink of the query rows brought up to date. log_weight: (keys) or null.
+/// Logits to weights in place, with max, sum and shrink of the query rows brought up to date. all_visible: every row sees all
+/// keys, and b.visible and b.hidden are not read. log_weight: (keys) or null.
 template <class Arch>
-void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys, float cap,
+void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys, bool all_visible, float cap,
                     const float* log_weight) noexcept {
     using F = floats<Arch>;
     const F nothing(-std::numeric_limits<float>::infinity());
     for (std::size_t first = 0; first < rows; first += floats_per_register<Arch>) {
         float* s = b.s + first;
-        const F visible = load<Arch>(b.visible + first), hidden = load<Arch>(b.hidden + first);
         const F old_max = load<Arch>(b.max + first);
         F max = old_max;
-        for (std::size_t key = 0; key < keys; ++key) {
-            const F number(static_cast<float>(key));
-            F logit = load<Arch>(s + key * causal_tile);
-            if (cap > 0) logit = kvtl::detail::capped<Arch>(logit, cap);
-            if (log_weight != nullptr) logit = logit + F(log_weight[key]);
-            logit = xsimd::select((number < visible) & (number >= hidden), logit, nothing);
-            max = xsimd::max(max, logit);
-            store<Arch>(s + key * causal_tile, logit);
+        if (all_visible && cap == 0 && log_weight == nullptr) {
+            for (std::size_t key = 0; key < keys; ++key)
+                max = xsimd::max(max, load<Arch>(s + key * causal_tile));
+        } else {
+            const F all(static_cast<float>(keys));
+            const F visible = all_visible ? all : load<Arch>(b.visible + first),
+                    hidden = all_visible ? F(0.0F) : load<Arch>(b.hidden + first);
+            for (std::size_t key = 0; key < keys; ++key) {
+                const F number(static_cast<float>(key));
+                F logit = load<Arch>(s + key * causal_tile);
+                if (cap > 0) logit = kvtl::detail::capped<Arch>(logit, cap);
+                if (log_weight != nullptr) logit = logit + F(log_weight[key]);
+                logit = xsimd::select((number < visible) & (number >= hidden), logit, nothing);
+                max = xsimd::max(max, logit);
+                store<Arch>(s + key * causal_tile, logit);
+            }
         }
         // A query that slides may have seen nothing yet: -inf - -inf would be no number.
         const F shift = xsimd::select(max > nothing, max, F(0.0F));
@@ -202,10 +210,10 @@ void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, 
 
 /// One tile of query rows against one block of keys.
 template <class Arch>
-void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded, float cap,
-                  const float* log_weight) noexcept {
+void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded,
+                  bool all_visible, float cap, const float* log_weight) noexcept {
     causal_logits<Arch>(b, rows, keys, padded);
-    causal_weights<Arch>(b, rows, keys, cap, log_weight);
+    causal_weights<Arch>(b, rows, keys, all_visible, cap, log_weight);
     std::size_t first = 0;
     constexpr std::size_t width = causal_width<Arch>;
     for (; first + width * floats_per_register<Arch> <= padded; first += width * floats_per_register<Arch>)
@@ -276,12 +284,13 @@ void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t g
                 decode<Arch>(keys.row(block - stretch.begin + i), b.k + i * padded, dim);
                 decode<Arch>(values.row(block - stretch.begin + i), b.v + i * padded, dim);
             }
-            for (std::size_t row = 0; row < causal_tile; ++row) {
+            const bool all_visible = sees.front() >= block + n && hidden_from(causal_tile - 1) <= block;
+            for (std::size_t row = 0; !all_visible && row < causal_tile; ++row) {
                 b.visible[row] =
                     static_cast<float>(sees[row] > block ? std::min(sees[row] - block, causal_tile) : 0);
                 b.hidden[row] = static_cast<float>(std::max(hidden_from(row), block) - block);
             }
-            causal_block<Arch>(b, rows, n, padded, rule.cap,
+            causal_block<Arch>(b, rows, n, padded, all_visible, rule.cap,
                                stretch.log_weight == nullptr ? nullptr
                                                              : stretch.log_weight + block - stretch.begin);
         }
