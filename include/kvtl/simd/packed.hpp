@@ -655,43 +655,75 @@ template <std::size_t Bits, class Arch = default_arch>
     return std::clamp(best, (1 - 0.5F / centre) / centre, 1 / centre);
 }
 
+/// Puts the codes of numbers [begin, begin + n) of a row of `dim` among those of the row, whose bits are 0 there.
+template <std::size_t Bits>
+inline void put_codes(const std::int32_t* code, std::size_t begin, std::size_t n, std::size_t dim,
+                      std::byte* codes) noexcept {
+    using format = packed_format<Bits>;
+    const std::size_t whole = dim / format::block * format::block;
+    for (std::size_t i = 0; i < n;) {
+        const std::size_t d = begin + i;
+        std::size_t first = std::min(d / format::block * format::block, whole);
+        if (first == whole && dim - whole >= format::cell && d - whole >= format::cell)
+            first += format::cell; // of the blocks that are not whole, the second
+        const std::size_t bytes = format::bytes_of(format::block_of(dim - first)), at = d - first,
+                          layer = at / bytes, // numbers that have the same bits of their bytes
+            some = std::min(n - i, (layer + 1) * bytes - at);
+        std::byte* const to = codes + first / format::per_byte + at % bytes;
+        for (std::size_t j = 0; j < some; ++j)
+            to[j] |= static_cast<std::byte>(static_cast<unsigned>(code[i + j]) << (layer * Bits));
+        i += some;
+    }
+}
+
 /// Writes the row that stands for `in` (D) at `row`, which has row_bytes() of `shape`. Finite numbers only. A group
 /// whose step is too small for a float becomes its middle, or zeros.
-template <std::size_t Bits, bool Middle, element E>
+template <std::size_t Bits, bool Middle, element E, class Arch = default_arch>
 inline void pack_row(const E* in, const packed_rows<Bits, Middle>& shape, std::byte* row) noexcept {
+    using F = floats<Arch>;
     using format = packed_format<Bits>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, most_numbers = 64;
     const std::size_t groups = shape.groups();
     std::memset(row, 0, shape.row_bytes());
     for (std::size_t j = 0; j < groups; ++j) {
-        const std::size_t begin = j * shape.group, n = std::min(shape.group, shape.dim - begin);
-        float x[64], y[64];
+        const std::size_t begin = j * shape.group, n = std::min(shape.group, shape.dim - begin),
+                          all = (n + lane_count - 1) / lane_count * lane_count;
+        float x[most_numbers], y[most_numbers];
+        std::int32_t code[most_numbers];
         simd::decode(in + begin, x, n);
+        std::fill(x + n, x + all, x[0]); // a register's lanes behind the last number
+        const auto each = [&](auto&& f) {
+            for (std::size_t i = 0; i < all; i += lane_count) f(i, load<Arch>(x + i));
+        };
         float middle = 0;
         if constexpr (Middle) {
-            const auto [least, most] = std::minmax_element(x, x + n);
-            const bf16 rounded = from_float<bf16>(0.5F * *least + 0.5F * *most);
+            F most(x[0]), least_negated(-x[0]);
+            each([&](std::size_t, const F& some) {
+                most = xsimd::max(most, some);
+                least_negated = xsimd::max(least_negated, -some);
+            });
+            const bf16 rounded = from_float<bf16>(0.5F * reduce_max<Arch>(most) -
+                                                  0.5F * reduce_max<Arch>(least_negated) + 0.0F); // not -0
             std::memcpy(row + (groups + j) * sizeof rounded, &rounded, sizeof rounded);
             middle = to_float(rounded);
         }
-        float largest = 0;
-        for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i] - middle));
+        F magnitude(0.0F);
+        each([&](std::size_t, const F& some) {
+            magnitude = xsimd::max(magnitude, xsimd::abs(some - F(middle)));
+        });
+        const float largest = reduce_max<Arch>(magnitude);
         if (largest / format::centre < std::numeric_limits<float>::min()) continue;
-        for (std::size_t i = 0; i < n; ++i) y[i] = (x[i] - middle) / largest;
+        each([&](std::size_t i, const F& some) { store<Arch>(y + i, (some - F(middle)) / F(largest)); });
         const bf16 rounded = from_float<bf16>(fit_step<Bits>(y, n) * largest);
         std::memcpy(row + j * sizeof rounded, &rounded, sizeof rounded);
-        const float step = to_float(rounded);
-        std::byte* codes = row + shape.header_bytes();
-        for (std::size_t i = 0; i < n; ++i) {
-            const float level = std::clamp((x[i] - middle) / step, -format::centre, format::centre);
-            const auto code = std::min(format::mask, static_cast<unsigned>(level + format::centre + 0.5F));
-            const std::size_t d = begin + i, whole = shape.dim / format::block * format::block;
-            std::size_t first = std::min(d / format::block * format::block, whole);
-            if (first == whole && shape.dim - whole >= format::cell && d - whole >= format::cell)
-                first += format::cell; // of the blocks that are not whole, the second
-            const std::size_t bytes = format::bytes_of(format::block_of(shape.dim - first)), at = d - first;
-            codes[first / format::per_byte + at % bytes] |=
-                static_cast<std::byte>(code << (at / bytes * Bits));
-        }
+        const F step(to_float(rounded)), centre(format::centre);
+        each([&](std::size_t i, const F& some) {
+            const F level = xsimd::min(xsimd::max((some - F(middle)) / step, -centre), centre);
+            xsimd::min(xsimd::to_int(level + centre + F(0.5F)),
+                       detail::int_lanes<Arch>(static_cast<std::int32_t>(format::mask)))
+                .store_unaligned(code + i);
+        });
+        put_codes<Bits>(code, begin, n, shape.dim, row + shape.header_bytes());
     }
 }
 
