@@ -51,10 +51,7 @@ using policies_of = policies<typename Preset::clusterer, typename Preset::index,
 /// How a retention encodes again what loses its place.
 template <class Retention> struct demotion_types {
     static constexpr bool demotes = false, balances_channels = false;
-    struct demoted_codec {
-        [[nodiscard]] static record_bytes bytes() noexcept { return {}; }
-    };
-    [[nodiscard]] static demoted_codec demoted_codec_of(std::uint32_t) noexcept { return {}; }
+    struct demoted_codec {};
 };
 template <retention_demotes Retention> struct demotion_types<Retention> {
     static constexpr bool demotes = true, balances_channels = Retention::balances_channels;

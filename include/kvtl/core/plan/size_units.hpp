@@ -64,6 +64,7 @@ template <class Types> struct cluster_sizes {
         p.fewest_frames = p.least_frames;
         return frames / 2;
     }
+    /// Bytes of tables of a pool.
     [[nodiscard]] static std::size_t pool_tables(const cache_plan& p) noexcept {
         return Types::pool::table_bytes(p.frames + p.borrowed_frames, p.unit_pages, p.open_pages,
                                         p.sizes.running);
@@ -93,6 +94,7 @@ template <class Types> struct group_sizes {
         s.spare = p.max_entries;
         return {};
     }
+    /// Pages of a run, and of all that a lane's stream may have of them.
     [[nodiscard]] static std::uint32_t run_pages(const cache_plan&) noexcept { return 8; }
     [[nodiscard]] static std::uint32_t stream_pages(const page_format& format, cache_plan& p) noexcept {
         const std::uint32_t pages = format.pages_for(p.sizes.max_tokens);

@@ -44,9 +44,11 @@ template <class Types> class retention_stage {
         book_.position = typename Types::position_state(c.position, p.dim, m.position);
         book_.codec = row_codec_of<Types>(c.compressor, p.dim);
         book_.pool = pool_type(blocks, m.links, p.record);
-        book_.demoted_codec = Types::demoted_codec_of(p.dim);
-        book_.demoted_format =
-            pool_type::format_within(book_.demoted_codec.bytes(), book_.pool.block_bytes());
+        if constexpr (Types::demotes) {
+            book_.demoted_codec = Types::demoted_codec_of(p.dim);
+            book_.demoted_format =
+                pool_type::format_within(book_.demoted_codec.bytes(), book_.pool.block_bytes());
+        }
         std::fill(m.balance.begin(), m.balance.end(), 1.0F);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
