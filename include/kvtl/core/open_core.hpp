@@ -33,33 +33,28 @@ struct calibration_needs {
     const char* rank_name = nullptr; ///< the setting that says how many
 };
 template <class Policies>
-concept reads_calibration = (calibrated_kinds<typename Policies::compressor>() != 0) || requires {
-    Policies::index::calibrated;
-}
-|| requires {
-    Policies::retention::score::calibrated;
-};
+concept reads_calibration = (calibrated_kinds<typename Policies::compressor>() |
+                             calibrated_kinds<typename Policies::index>() |
+                             policy_types<Policies>::score_kinds) != 0;
 template <class Policies>
 [[nodiscard, gnu::cold]] calibration_needs calibration_needs_of(const cache_settings<Policies>& c,
                                                                 const geometry& g) noexcept {
     calibration_needs n;
     n.of_codec = calibrated_kinds<typename Policies::compressor>();
+    n.of_index = calibrated_kinds<typename Policies::index>();
+    n.of_score = policy_types<Policies>::score_kinds;
     n.required = contains(needed_inputs<Policies>(), engine_input::calibration);
-    if constexpr (requires { Policies::index::calibrated; }) {
-        n.of_index = kind_bit(Policies::index::calibrated);
-        // A codec wants its directions to the last; an index alone as many as it uses.
-        if constexpr (requires { c.index.rank; }) {
-            if (n.of_codec == 0)
-                n.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim()), n.rank_name = "index.rank";
-        } else if constexpr (requires { c.index.channels; }) {
-            if (n.of_codec == 0 && calibration_extents::has_directions(Policies::index::calibrated))
-                n.rank = std::min(c.index.channels, g.head_dim()), n.rank_name = "index.channels";
-        }
+    if (n.of_index == 0 || n.of_codec != 0) return n; // a codec wants its directions to the last
+    if constexpr (requires { c.index.rank; }) {
+        n.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim()), n.rank_name = "index.rank";
+    } else if constexpr (requires {
+                             c.index.channels;
+                             Policies::index::calibrated;
+                         }) {
+        if (calibration_extents::has_directions(Policies::index::calibrated))
+            n.rank = std::min(c.index.channels, g.head_dim()), n.rank_name = "index.channels";
     }
-    if constexpr (requires { Policies::retention::score::calibrated; })
-        n.of_score = kind_bit(Policies::retention::score::calibrated);
-    static_cast<void>(c), static_cast<void>(g);
-    return n;
+    return static_cast<void>(c), static_cast<void>(g), n;
 }
 [[nodiscard, gnu::cold]] inline result<calibration_blob>
 open_calibration(const common_settings& c, const geometry& g, const calibration_needs& n) {
@@ -138,51 +133,6 @@ template <class Policies>
                           Policies::selector::name});
 }
 
-/// Storage of a preset that stores something; nothing otherwise.
-template <class Types, bool = Types::retrieves> struct storage_part {
-    [[nodiscard]] static io_device_info device_info() noexcept {
-        io_device_info f;
-        f.name = "in_memory";
-        return f;
-    }
-    static void use_arena(std::span<std::byte>) noexcept {}
-    [[nodiscard]] static bool land_all(const shard<Types>&) noexcept { return true; }
-};
-template <class Types> struct storage_part<Types, true> {
-    typename Types::lane_table lanes;
-    any_io::device device;
-    std::vector<typename Types::pool> pools;
-
-    explicit storage_part(any_io::device d) noexcept : device(std::move(d)) {}
-    [[nodiscard]] io_device_info device_info() const noexcept { return device.device_info(); }
-    void use_arena(std::span<std::byte> arena) noexcept { device.use_arena(arena); }
-    [[nodiscard]] static bool land_all(shard<Types>& s) noexcept { return s.retrieved().land_all(); }
-};
-
-/// Members are destroyed in reverse order: shards, the device, then the memory. Transfers end before that; where the device has
-/// given one up, the memory stays.
-template <class Types> struct preset_core final : cache_core<typename Types::element_type> {
-    using shard_type = shard<Types>;
-
-    storage_part<Types> storage;
-    std::vector<shard_type> own_shards;
-
-    template <class... Device>
-    explicit preset_core(std::uint32_t n, Device&&... d)
-        : storage{std::forward<Device>(d)...}, own_shards(n) {
-        for (shard_type& s : own_shards) this->shards.push_back(&s);
-    }
-    ~preset_core() override {
-        for (shard_type& s : own_shards)
-            if (!storage.land_all(s)) this->memory.leave();
-    }
-    [[nodiscard]] io_device_info device_info() const noexcept override { return storage.device_info(); }
-    void use_arena(std::span<std::byte> all) noexcept override { storage.use_arena(all); }
-};
-
-/// What a cache with these policies is to its callers.
-template <class Policies> using core_of = cache_core<typename policy_types<Policies>::element_type>;
-
 /// The blocks of all lanes, without an entry yet.
 template <class Lane>
 [[gnu::cold]] void lay_out_lanes(lane_table<Lane>& table, const cache_plan& p, carver& carve) noexcept {
@@ -245,6 +195,92 @@ struct cache_memory {
     }
 };
 
+/// Storage of a preset that stores something; nothing otherwise.
+template <class Types, bool = Types::retrieves> struct storage_part {
+    template <class... Plan> [[nodiscard]] static result<storage_part> open(const Plan&...) {
+        return storage_part();
+    }
+    template <class... Plan> [[nodiscard]] static status lay_out(const Plan&...) noexcept { return {}; }
+    [[nodiscard]] static io_device_info device_info() noexcept {
+        io_device_info f;
+        f.name = "in_memory";
+        return f;
+    }
+    static void use_arena(std::span<std::byte>) noexcept {}
+    [[nodiscard]] static bool land_all(const shard<Types>&) noexcept { return true; }
+};
+template <class Types> struct storage_part<Types, true> {
+    typename Types::lane_table lanes;
+    any_io::device device;
+    std::vector<typename Types::pool> pools;
+
+    explicit storage_part(any_io::device d) noexcept : device(std::move(d)) {}
+    /// frames: memory that transfers reach.
+    template <class Policies>
+    [[nodiscard, gnu::cold]] static result<storage_part>
+    open(const planner<Policies>& planned, const geometry& g, std::span<std::byte> frames) {
+        const cache_plan& p = planned.sizes.plan;
+        const auto& c = planned.config;
+        const superblock block = make_superblock(g.extents(), sizeof(typename Types::element_type),
+                                                 fingerprint_of(identity_of(c, g, p, {})), p.device_page);
+        auto device = any_io::open(c.io, {.queues = p.division.shards,
+                                          .depth = p.io_depth(),
+                                          .max_in_flight = p.max_in_flight,
+                                          .arena = frames,
+                                          .superblock = superblock_bytes(block),
+                                          .max_bytes = planned.sizes.file_bytes(),
+                                          .timeout_ms = c.io_timeout_ms});
+        if (!device) return device.error();
+        return storage_part(std::move(*device));
+    }
+    /// Gives the shards their lanes, frames and pools. p: as it was opened.
+    template <class Policies>
+    [[nodiscard, gnu::cold]] status lay_out(const planner<Policies>& planned, const geometry& g,
+                                            const cache_plan& p, const cache_memory& memory,
+                                            const calibration_view& view, carver& carve,
+                                            std::span<shard<Types>> shards) {
+        const std::size_t shard_pools = p.pools * (Types::sequential ? 2U : 1U);
+        pools.resize(shards.size() * shard_pools);
+        lay_out_lanes(lanes, p, carve);
+        const std::size_t shard_frames = memory.frames.size() / shards.size(),
+                          shard_borrowed = memory.borrowed.size() / shards.size();
+        for (std::uint32_t s = 0; s < shards.size(); ++s) {
+            auto& stage = shards[s].retrieved();
+            stage.init(p, planned.config, g, s, device, lanes, carve,
+                       memory.frames.subspan(s * shard_frames, shard_frames),
+                       memory.borrowed.subspan(s * shard_borrowed, shard_borrowed),
+                       std::span(pools).subspan(s * shard_pools, shard_pools), planned.sizes.page_bytes);
+            if (status e = stage.bind(view); !e) return e;
+        }
+        return {};
+    }
+    [[nodiscard]] io_device_info device_info() const noexcept { return device.device_info(); }
+    void use_arena(std::span<std::byte> arena) noexcept { device.use_arena(arena); }
+    [[nodiscard]] static bool land_all(shard<Types>& s) noexcept { return s.retrieved().land_all(); }
+};
+
+/// Members are destroyed in reverse order: shards, the device, then the memory. Transfers end before that; where the device has
+/// given one up, the memory stays.
+template <class Types> struct preset_core final : cache_core<typename Types::element_type> {
+    using shard_type = shard<Types>;
+
+    storage_part<Types> storage;
+    std::vector<shard_type> own_shards;
+
+    preset_core(std::uint32_t n, storage_part<Types> opened) : storage(std::move(opened)), own_shards(n) {
+        for (shard_type& s : own_shards) this->shards.push_back(&s);
+    }
+    ~preset_core() override {
+        for (shard_type& s : own_shards)
+            if (!storage.land_all(s)) this->memory.leave();
+    }
+    [[nodiscard]] io_device_info device_info() const noexcept override { return storage.device_info(); }
+    void use_arena(std::span<std::byte> all) noexcept override { storage.use_arena(all); }
+};
+
+/// What a cache with these policies is to its callers.
+template <class Policies> using core_of = cache_core<typename policy_types<Policies>::element_type>;
+
 /// Reserves the memory that was planned, opens the device and lays the shards out. All code that depends on the policies is
 /// reached from here, so a translation unit that declares it `extern template` compiles none of it.
 template <class Policies>
@@ -258,23 +294,9 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
     const std::uint32_t shards = a.plan.division.shards;
     auto memory = cache_memory::reserve(a);
     if (!memory) return memory.error();
-    std::unique_ptr<core_type> made;
-    if constexpr (types::retrieves) {
-        const superblock block =
-            make_superblock(g.extents(), sizeof(typename types::element_type),
-                            fingerprint_of(identity_of(c, g, a.plan, {})), a.plan.device_page);
-        auto device = any_io::open(c.io, {.queues = shards,
-                                          .depth = a.plan.io_depth(),
-                                          .max_in_flight = a.plan.max_in_flight,
-                                          .arena = memory->frames,
-                                          .superblock = superblock_bytes(block),
-                                          .max_bytes = a.file_bytes(),
-                                          .timeout_ms = c.io_timeout_ms});
-        if (!device) return device.error();
-        made = std::make_unique<core_type>(shards, std::move(*device));
-    } else {
-        made = std::make_unique<core_type>(shards);
-    }
+    auto storage = storage_part<types>::open(planned, g, memory->frames);
+    if (!storage) return storage.error();
+    auto made = std::make_unique<core_type>(shards, std::move(*storage));
     row_plan row_layers = a.row_layers;
     made->name_layers(of.layers, row_layers);
     cache_plan p = a.plan;
@@ -311,34 +333,16 @@ open_core(const common_stores& of, const planner<Policies>& planned) {
                              p.division, g.layers());
         shard.init_rows(c.compressor, row_layers, p, s, carve,
                         memory->records.subspan(s * a.chain_bytes(), a.chain_bytes()));
-        if constexpr (types::in_chains)
-            if (status e = shard.rows().bind(view); !e) return e;
+        if (status e = shard.rows().bind(view); !e) return e;
     }
-    if constexpr (types::drops) {
-        const std::size_t blocks = a.pool_bytes / shards;
-        auto rows_plan = planned.rows;
-        rows_plan.plan.numbers = p.numbers;
-        for (std::uint32_t s = 0; s < shards; ++s) {
-            made->own_shards[s].kept().init(c, rows_plan, s, carve, memory->rows.subspan(s * blocks, blocks));
-            made->own_shards[s].kept().bind(view);
-        }
+    const std::size_t blocks = a.pool_bytes / shards;
+    for (std::uint32_t s = 0; s < shards; ++s) {
+        auto& kept = made->own_shards[s].kept();
+        kept.init(c, planned.rows, p.numbers, s, carve, memory->rows.subspan(s * blocks, blocks));
+        kept.bind(view);
     }
-    if constexpr (types::retrieves) {
-        auto& storage = made->storage;
-        const std::size_t shard_pools = p.pools * (types::sequential ? 2U : 1U);
-        storage.pools.resize(shards * shard_pools);
-        lay_out_lanes(storage.lanes, p, carve);
-        const std::size_t shard_frames = memory->frames.size() / shards,
-                          shard_borrowed = memory->borrowed.size() / shards;
-        for (std::uint32_t s = 0; s < shards; ++s) {
-            auto& stage = made->own_shards[s].retrieved();
-            stage.init(p, c, g, s, storage.device, storage.lanes, carve,
-                       memory->frames.subspan(s * shard_frames, shard_frames),
-                       memory->borrowed.subspan(s * shard_borrowed, shard_borrowed),
-                       std::span(storage.pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
-            if (status e = stage.bind(view); !e) return e;
-        }
-    }
+    const std::span<shard<types>> own = made->own_shards;
+    if (status e = made->storage.lay_out(planned, g, p, *memory, view, carve, own); !e) return e;
     return std::unique_ptr<core_of<Policies>>(std::move(made));
 }
 

@@ -36,6 +36,8 @@ namespace kvtl { inline namespace v0 {
 /// Stands where a preset has no such stage: it has nothing, and does nothing.
 struct no_stage {
     static constexpr std::uint32_t most_owners = none;
+    template <class... Plan> static void init(const Plan&...) noexcept {}
+    static void bind(const calibration_view&) noexcept {}
     static status check_last_queries(const layer_input&) noexcept { return {}; }
     static void give_up_turn(std::uint32_t, std::uint32_t, bool) noexcept {}
     static void undo_select(std::uint32_t, std::uint32_t) noexcept {}

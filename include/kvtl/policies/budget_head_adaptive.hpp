@@ -28,9 +28,7 @@ template <class Layers = uniform> struct head_adaptive {
             visit("floor", floor);
             layers.fields(visit);
         }
-        template <class Visit> void tables(Visit&& visit) const {
-            if constexpr (requires { layers.tables(visit); }) layers.tables(visit);
-        }
+        template <class Visit> void tables(Visit&& visit) const { show_tables(layers, visit); }
     };
     class state {
       public:

@@ -89,8 +89,7 @@ template <class Keys, class Values> struct keys_and_values {
         template <class Codec>
         [[nodiscard]] static status check_of(const typename Codec::config& c,
                                              const record_shape& shape) noexcept {
-            if constexpr (requires { Codec::state::check(c, shape); }) return Codec::state::check(c, shape);
-            return {};
+            return check_settings<typename Codec::state>(c, shape);
         }
 
         typename Keys::state keys_{};

@@ -91,9 +91,7 @@ template <class Codec, element Plain = f16> struct residual_corrected {
                 return status::failure(errc::invalid_argument,
                                        "shape.head_dim is %u; valid for corrected records: at most %u",
                                        shape.dim, max_dim);
-            if constexpr (requires { Codec::state::check(c.codes, shape); })
-                return Codec::state::check(c.codes, shape);
-            return {};
+            return check_settings<typename Codec::state>(c.codes, shape);
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {

@@ -60,8 +60,7 @@ template <class Codec, element Plain = f16> struct rotated {
                     errc::invalid_argument,
                     "shape.head_dim is %u; valid for rotated entries: a multiple of 8, at most %u", shape.dim,
                     most);
-            if constexpr (requires { Codec::state::check(c, shape); }) return Codec::state::check(c, shape);
-            return {};
+            return check_settings<typename Codec::state>(c, shape);
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {

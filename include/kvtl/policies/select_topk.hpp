@@ -98,6 +98,7 @@ struct softmax_max {
 struct none {
     static constexpr bool linear = false;
     static constexpr bool per_query = true;
+    static void apply(std::span<float>, std::uint32_t, std::uint32_t, float) noexcept {} ///< rows stay
 };
 
 /// The heads of a lane choose each for themselves. With more than 64 queries a lane they choose together.

@@ -155,13 +155,23 @@ struct prompt_queries {
     std::uint32_t group = 1; ///< query heads of each KV head
 };
 
-/// The calibration kinds that a codec reads.
-template <class Compressor> [[nodiscard]] consteval std::uint32_t calibrated_kinds() {
-    if constexpr (requires { Compressor::calibrated; })
-        return Compressor::calibrated;
-    else
-        return 0;
+/// The rows that a state scores by rounded queries, itself or through the codec that it rotates for; float where
+/// there are none.
+template <class State> struct scored_rows { using type = float; };
+template <class State>
+requires requires {
+    typename State::rounded_type;
 }
+struct scored_rows<State> {
+    using type = typename State::rounded_type;
+};
+template <class State>
+requires requires(const State& s) {
+    s.inner();
+}
+struct scored_rows<State> : scored_rows<std::remove_cvref_t<decltype(std::declval<const State&>().inner())>> {
+};
+
 // What a codec may declare, false where it does not.
 template <class P>
 concept codec_shares = requires {

@@ -268,6 +268,16 @@ concept index_narrows =
          { s.near(x, u, memory) }
          noexcept->std::same_as<std::uint32_t>;
      });
+/// Floats of scratch that the state of an index or an estimator works in.
+template <class State>
+[[nodiscard]] std::size_t scratch_floats_of([[maybe_unused]] const State& s,
+                                            [[maybe_unused]] const summary_shape& shape,
+                                            [[maybe_unused]] std::uint32_t max_units) noexcept {
+    if constexpr (requires { s.scratch_floats(shape, max_units); })
+        return s.scratch_floats(shape, max_units);
+    else
+        return 0;
+}
 /// For an index and for an estimator.
 template <class P>
 concept summaries_agree = !summarises<P> || keeps_summaries<P>;

@@ -47,6 +47,11 @@ struct arrangement {
     }
 };
 
+/// Decode may fill the sequence's part of the file.
+template <class P>
+concept fills_file = requires {
+    requires P::decode_fills_file;
+};
 template <class P>
 concept layout_declares_kind = requires {
     { P::by_entry } -> std::convertible_to<bool>;

@@ -54,8 +54,45 @@ concept state_is_sized = has_state<P> && requires(Args... args) {
 template <class P>
 concept state_is_relocatable = !has_state<P> || std::is_trivially_copyable_v<typename P::state>;
 
+/// What a state says of its settings, and of what they are to fit; nothing where it does not check them.
+template <class State, class... Args>
+[[nodiscard, gnu::cold]] status check_settings([[maybe_unused]] const Args&... of) noexcept {
+    if constexpr (requires { State::check(of...); })
+        return State::check(of...);
+    else
+        return {};
+}
+/// Hands a state what was fitted offline, if it reads that. `checked`: it may refuse it.
+template <class State, class View>
+[[nodiscard, gnu::cold]] status bind_calibration([[maybe_unused]] State& state, const View& view,
+                                                 bool checked = true) {
+    if constexpr (requires { state.check_calibration(view); })
+        if (status s = checked ? state.check_calibration(view) : status{}; !s) return s;
+    if constexpr (requires { state.bind(view); }) state.bind(view);
+    return static_cast<void>(view), static_cast<void>(checked), status{};
+}
+/// fields(visit) and tables(visit) of a config that has them.
+template <class Config, class Visit>
+[[gnu::cold]] void show_fields([[maybe_unused]] Config& config, [[maybe_unused]] Visit& visit) {
+    if constexpr (requires { config.fields(visit); }) config.fields(visit);
+}
+template <class Config, class Visit>
+[[gnu::cold]] void show_tables([[maybe_unused]] Config& config, [[maybe_unused]] Visit& visit) {
+    if constexpr (requires { config.tables(visit); }) config.tables(visit);
+}
+
 template <class P, class... Args>
 concept policy_for = has_name<P> && state_opens<P, Args...> && state_is_relocatable<P>;
+
+/// The calibration kinds that a policy reads: codecs declare a set of kind_bit()s, an index or a score one kind.
+template <class P> [[nodiscard]] consteval std::uint32_t calibrated_kinds() {
+    if constexpr (requires { kind_bit(P::calibrated); })
+        return kind_bit(P::calibrated);
+    else if constexpr (requires { P::calibrated; })
+        return P::calibrated;
+    else
+        return 0;
+}
 
 /// Hides a concept from static_assert. Compilers would otherwise print the concept's definition after the
 /// sentence.

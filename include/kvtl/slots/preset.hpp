@@ -234,10 +234,8 @@ concept errors_are_priced =
 /// A retention that merges changes kept rows and gives them weights. Weights are stored behind records of one
 /// size.
 template <class T>
-concept stored_rows_agree = T::compressor::rows_are_records || !requires {
-    requires T::retention::merges;
-}
-|| (retrieves<T> && !T::compressor::ragged);
+concept stored_rows_agree = T::compressor::rows_are_records || !retention_merges<typename T::retention> ||
+                            (retrieves<T> && !T::compressor::ragged);
 /// Ragged records are found through their unit, or in runs of consecutive entries.
 template <class T>
 concept ragged_records_agree =
@@ -251,7 +249,7 @@ template <class T>
 concept codec_has_its_runs = (T::compressor::granule == 1 && !codec_keeps_keys<typename T::compressor> &&
                               (retrieves<T> || !codec_fits_lanes<typename T::compressor>)) ||
                              (store_of_preset<T>() == store_kind::groups &&
-                              !requires { requires T::retention::merges; });
+                              !retention_merges<typename T::retention>);
 /// Records of inputs wait beside the rows of a window, and only entries that stay in memory have both.
 template <class T>
 concept inputs_are_kept =

@@ -317,6 +317,11 @@ template <class P>
 concept retention_drops = requires {
     requires P::drops;
 };
+/// Entries over budget are merged into others.
+template <class P>
+concept retention_merges = retention_drops<P> && requires {
+    requires P::merges;
+};
 /// Entries over budget are encoded again by a second codec.
 template <class P>
 concept retention_demotes = retention_drops<P> && requires {

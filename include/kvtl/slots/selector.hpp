@@ -1,8 +1,8 @@
 // The selector slot: which units enter attention.
 //
 // A policy declares `takes_everything` (every unit, whatever the budget: its state needs no choose()) and
-// `uses_scores`. With scores it names its `reduction`, which turns the scores of all queries of the lane into
-// one score per unit (policies/select_topk.hpp has the reductions). It may name the `source` of the query,
+// `uses_scores`. With scores it names its `reduction`, whose apply(scores, queries, units, scale of logits) turns
+// the scores of all queries of the lane into one score per unit (policies/select_topk.hpp has the reductions). It may name the `source` of the query,
 // and `layers_that_share` one choice. One choice serves all queries of a lane, with two exceptions: with a
 // `per_query` reduction every query chooses for itself, and with a `per_head` reduction every KV head of a
 // lane with several heads does. The step then reads the union, and each query attends its own choice. A
@@ -147,8 +147,14 @@ concept selector_choose_is_noexcept =
     noexcept;
 };
 template <class P>
-concept selector_has_reduction = requires {
+concept selector_has_reduction = requires(std::span<float> scores) {
     { P::reduction::linear } -> std::convertible_to<bool>;
+    P::reduction::apply(scores, 1U, 1U, 1.0F);
+};
+/// The score of the mean query stands for those of all queries.
+template <class P>
+concept reduces_linearly = requires {
+    requires P::reduction::linear;
 };
 /// Every query of a lane chooses for itself.
 template <class P>

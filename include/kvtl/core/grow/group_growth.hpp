@@ -21,7 +21,7 @@ template <class Types> class group_growth {
     struct scratch {
         std::span<std::byte> record;  ///< of the entries on their way to their page
         std::span<element_type> k, v; ///< (granule, width), where the window's ring may part them
-        static scratch take(carver& c, const lane_sizes& s) noexcept {
+        static scratch take(carver& c, const lane_sizes& s, std::uint32_t, std::uint32_t) noexcept {
             const std::size_t apart = granule > 1 ? std::size_t{granule} * s.width : 0;
             scratch x;
             x.record = c.take<std::byte>(record_scratch<Types>(s.record));
@@ -95,9 +95,9 @@ template <class Types> class group_growth {
     static constexpr bool foresees = false; ///< see unit_growth
     bool merge_buffered(std::uint32_t) const noexcept { return false; }
 
-    /// Pages that `entries` more entries may take from the end of the file.
-    [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t entries) const noexcept {
-        return store::stream_pages(store_->format().pages_for(entries)) + 2 * store_->layout().run_pages();
+    /// Pages that `tokens` more tokens of a lane may take from the end of the file.
+    [[nodiscard]] std::uint32_t worst_case_pages(const lane&, std::uint32_t tokens) const noexcept {
+        return store::stream_pages(store_->format().pages_for(tokens)) + 2 * store_->layout().run_pages();
     }
 
   private:

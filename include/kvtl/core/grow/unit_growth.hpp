@@ -73,7 +73,7 @@ template <class Types> class unit_growth {
             out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
             out.frames = c.take<std::uint32_t>(n / page_rows + 2);
             out.tile = row_tile<Types>::take(c, some_rows, s.width);
-            if constexpr (among_few) out.few = narrowing::take(c, s.max_units, s.width);
+            if (among_few) out.few = narrowing::take(c, s.max_units, s.width);
             return out;
         }
     };
@@ -107,26 +107,23 @@ template <class Types> class unit_growth {
     /// The mean nearest to the entry that leaves the window once the next token has arrived: asked right after units were
     /// scored, which finds all means in cache. It holds until a unit of the lane changes. Or nothing_known.
     [[nodiscard]] simd::neighbour foresee(std::uint32_t lane_id) const noexcept {
-        if constexpr (foresees) {
-            const lane l = store_->at(lane_id);
-            const lane_state& s = l.state();
-            const bool leaves = s.tokens >= l.sizes().sinks &&
-                                s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
-            if (!leaves || !s.clustered || s.units == 0 || l.will_merge()) return nothing_known;
-            simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
-            const units_view u = worth_comparing(view(lane_id));
-            simd::neighbour nearest = u.nearest_mean(x_.key.data(), x_.distance.data());
-            nearest.index = u.id(static_cast<std::uint32_t>(nearest.index));
-            return nearest;
-        }
-        return nothing_known;
+        const lane l = store_->at(lane_id);
+        const lane_state& s = l.state();
+        const bool leaves = s.tokens >= l.sizes().sinks &&
+                            s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
+        if (!leaves || !s.clustered || s.units == 0 || l.will_merge()) return nothing_known;
+        simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
+        const units_view u = worth_comparing(view(lane_id));
+        simd::neighbour nearest = u.nearest_mean(x_.key.data(), x_.distance.data());
+        nearest.index = u.id(static_cast<std::uint32_t>(nearest.index));
+        return nearest;
     }
 
-    /// The oldest entry of the window (or batch of them) goes to a unit or to the buffer. False: not possible
+    /// The oldest entry of the window goes to a unit or to the buffer. False: not possible
     /// now (a write failed), the entry stays where it is. `nearest`: what foresee() has found, if that still holds.
     [[nodiscard]] bool place_oldest(std::uint32_t lane_id,
-                                    const simd::neighbour& nearest = nothing_known) noexcept {
-        if constexpr (batches) return place_batch(lane_id);
+                                    const simd::neighbour& nearest = nothing_known) noexcept
+        requires(!batches) {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         const element_type* k = l.window_k(s.window_begin);
@@ -136,6 +133,29 @@ template <class Types> class unit_growth {
                          {l.position_of(s.window_begin), l.weight_at(l.window_w(s.window_begin))}, nearest))
             return false;
         ++s.window_begin;
+        return true;
+    }
+
+    /// The same of a batch, whose entries become units of their own, all of them or none.
+    [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept requires(batches) {
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        const std::uint32_t n = l.sizes().spare, before = s.units;
+        std::copy_n(l.spread().begin(), x_.spread.size(), x_.spread.begin());
+        decltype(auto) codec = store_->codec(lane_id);
+        for (std::uint32_t t = s.window_begin; t < s.window_begin + n; ++t)
+            x_.entries.set(codec, t - s.window_begin, l.window_k(t), l.window_v(t),
+                           {l.position_of(t), l.weight_at(l.window_w(t))});
+        const rows_view<element_type> keys = x_.entries.keys(0, n);
+        const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
+        for (std::uint32_t label = 0; label < units; ++label)
+            if (!place_group(lane_id, label)) {
+                take_back(lane_id, before);
+                std::copy(x_.spread.begin(), x_.spread.end(), l.spread().begin());
+                return false;
+            }
+        s.clustered = true;
+        s.window_begin += n;
         return true;
     }
 
@@ -161,8 +181,10 @@ template <class Types> class unit_growth {
         return changed;
     }
 
-    /// Pages that placing one entry and merging `units` waiting units may take from the end of the file.
-    [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t units) const noexcept {
+    /// Pages that `tokens` more tokens of a lane may take from the end of the file, and what waits in it.
+    [[nodiscard]] std::uint32_t worst_case_pages(const lane& l, std::uint32_t tokens) const noexcept {
+        const lane_state& s = l.state();
+        std::uint32_t units = std::min(s.buffered + tokens, clusterer_->max_units(s.tokens + tokens));
         if constexpr (batches) {
             const std::uint32_t batch = store_->lanes().sizes.spare;
             units = (units / batch + 1) * clusterer_->batch_units(batch);
@@ -225,14 +247,12 @@ template <class Types> class unit_growth {
                                     const simd::neighbour& nearest = nothing_known) noexcept {
         const lane l = store_->at(lane_id);
         const units_view u = view(lane_id);
-        if constexpr (clusterer::clusters_prompt) {
-            if (!l.state().clustered) { // too few entries to cluster: units are sequential
-                if (u.count == 0) return {none, growth::open};
-                const unit_record& last = u.unit[u.count - 1];
-                if (last.entries + last.buffered < clusterer_->sequential_entries())
-                    return {u.count - 1, growth::append};
-                return {none, growth::open};
-            }
+        if (clusterer::clusters_prompt && !l.state().clustered) { // too few entries: units are sequential
+            if (u.count == 0) return {none, growth::open};
+            const unit_record& last = u.unit[u.count - 1];
+            if (last.entries + last.buffered < clusterer_->sequential_entries())
+                return {u.count - 1, growth::append};
+            return {none, growth::open};
         }
         simd::decode(k, x_.key.data(), l.sizes().width);
         const auto before = l.clusterer();
@@ -244,15 +264,11 @@ template <class Types> class unit_growth {
                 if (a.how != growth::open) return {unit, a.how};
                 l.clusterer() = before;
             }
-        if constexpr (among_few) {
-            const units_view few = worth_comparing(u);
-            assignment a = clusterer_->assign(l.clusterer(), x_.key.data(), few, x_.distance);
-            if (a.how != growth::open || few.hidden == 0) {
-                if (a.unit != none) a.unit = few.id(a.unit);
-                return a;
-            }
-            l.clusterer() = before; // none of these has room: one of all units may have
-        }
+        const units_view few = worth_comparing(u);
+        assignment a = clusterer_->assign(l.clusterer(), x_.key.data(), few, x_.distance);
+        if (a.unit != none) a.unit = few.id(a.unit);
+        if (!among_few || a.how != growth::open || few.hidden == 0) return a;
+        l.clusterer() = before; // none of these has room: one of all units may have
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
     }
     /// Those units that an entry may belong to, whose key is x_.key: all, or few that the index names.
@@ -440,29 +456,6 @@ template <class Types> class unit_growth {
 
     // -------------------------------------------------------------------------------------------------------
     // batches
-    /// The oldest entries of the window become units of their own, all of them or none.
-    [[nodiscard]] bool place_batch(std::uint32_t lane_id) noexcept {
-        const lane l = store_->at(lane_id);
-        lane_state& s = l.state();
-        const std::uint32_t n = l.sizes().spare, before = s.units;
-        std::copy_n(l.spread().begin(), x_.spread.size(), x_.spread.begin());
-        decltype(auto) codec = store_->codec(lane_id);
-        for (std::uint32_t t = s.window_begin; t < s.window_begin + n; ++t)
-            x_.entries.set(codec, t - s.window_begin, l.window_k(t), l.window_v(t),
-                           {l.position_of(t), l.weight_at(l.window_w(t))});
-        const rows_view<element_type> keys = x_.entries.keys(0, n);
-        const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
-        for (std::uint32_t label = 0; label < units; ++label)
-            if (!place_group(lane_id, label)) {
-                take_back(lane_id, before);
-                std::copy(x_.spread.begin(), x_.spread.end(), l.spread().begin());
-                return false;
-            }
-        s.clustered = true;
-        s.window_begin += n;
-        return true;
-    }
-
     /// The batch's rows of one label become a unit, whose pages are written at once: it will not grow.
     [[nodiscard]] bool place_group(std::uint32_t lane_id, std::uint32_t label) noexcept {
         const lane l = store_->at(lane_id);
@@ -577,79 +570,77 @@ template <class Types> class unit_growth {
     /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger
     /// side stays in the unit (at its own head on storage), the smaller becomes a new unit. Pages in front of the first
     /// entry that leaves stay as they are. Nothing stays in a place that other branches have, too.
-    bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
-        if constexpr (!clusterer::adapts) {
-            return false;
-        } else {
-            const lane l = store_->at(lane_id);
-            pool& frames = store_->pool_of(lane_id);
-            lane_state& s = l.state();
-            if (!store_->may_add_unit(lane_id) || !store_->settle_writes(lane_id, u, frames)) return refuse();
-            const std::uint32_t old_entries = l.unit(u).entries;
-            const std::uint32_t n = gather(lane_id, u, frames, extra);
-            const rows_view<element_type> keys = x_.entries.keys(0, n);
-            halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
-            std::uint32_t ones = 0;
-            for (std::uint32_t i = 0; i < n; ++i) ones += x_.side[i];
-            const std::uint8_t stays = ones * 2 > n ? 1 : 0;
-            const auto goes_to = [this](std::uint8_t side) {
-                return [this, side](std::uint32_t i) { return x_.side[i] == side; };
-            };
-            const std::uint32_t kept_pages = pages_for(n, goes_to(stays)),
-                                child_pages = pages_for(n, goes_to(static_cast<std::uint8_t>(1 - stays)));
+    bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept
+        requires(clusterer::adapts) {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        lane_state& s = l.state();
+        if (!store_->may_add_unit(lane_id) || !store_->settle_writes(lane_id, u, frames)) return refuse();
+        const std::uint32_t old_entries = l.unit(u).entries;
+        const std::uint32_t n = gather(lane_id, u, frames, extra);
+        const rows_view<element_type> keys = x_.entries.keys(0, n);
+        halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
+        std::uint32_t ones = 0;
+        for (std::uint32_t i = 0; i < n; ++i) ones += x_.side[i];
+        const std::uint8_t stays = ones * 2 > n ? 1 : 0;
+        const auto goes_to = [this](std::uint8_t side) {
+            return [this, side](std::uint32_t i) { return x_.side[i] == side; };
+        };
+        const std::uint32_t kept_pages = pages_for(n, goes_to(stays)),
+                            child_pages = pages_for(n, goes_to(static_cast<std::uint8_t>(1 - stays)));
 
-            unit_record child;
-            place home = l.unit(u).where;
-            // Entries that waited, or pages that break in other places, may need one page more than there is.
-            const bool moves =
-                store_->shares_place(l.unit(u)) || kept_pages > store_->layout().capacity(home);
-            if (moves && !store_->place_unit(lane_id, kept_pages, home)) return refuse();
-            if (!store_->place_unit(lane_id, child_pages, child.where)) {
-                if (moves) store_->release_place(lane_id, home);
-                return refuse();
-            }
-            std::uint32_t taken = 0;
-            while (taken < kept_pages + child_pages) {
-                const std::uint32_t f = store_->acquire(frames, lane_id);
-                if (f == none) break;
-                x_.frames[taken++] = f;
-            }
-            if (taken < kept_pages + child_pages) {
-                while (taken > 0) frames.settle(x_.frames[--taken]);
-                store_->release_place(lane_id, child.where);
-                if (moves) store_->release_place(lane_id, home);
-                return refuse();
-            }
-
-            std::uint32_t merged = n - old_entries - (extra != nullptr ? 1 : 0);
-            for (std::uint32_t i = 0; merged > 0;) {
-                if (l.buffer_unit(i) != u) {
-                    ++i;
-                    continue;
-                }
-                l.erase_buffer(i);
-                --merged;
-            }
-            unit_record& parent = l.unit(u);
-            if (const std::uint32_t tail = store_->tail_of(l.residency(u), frames); tail != none)
-                frames.clear_dirty(tail);
-            store_->evict(l, u, frames);
-            parent.flagged = parent.buffered > 0; // more were waiting than two units hold
-            const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
-            if (moves)
-                store_->release_place(lane_id, std::exchange(parent.where, home)), parent.shared = false;
-            const std::uint32_t c = s.units++;
-            l.begin_unit(c, child);
-            unit_record as_it_was = parent;
-            fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
-            as_it_was.change(same);
-            parent.as_saved = as_it_was.as_saved;
-            fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
-                 x_.frames.subspan(kept_pages, child_pages), 0);
-            ++store_->stats().splits;
-            count_moved(same * store_->format().rows, old_entries, stays);
-            return true;
+        unit_record child;
+        place home = l.unit(u).where;
+        // Entries that waited, or pages that break in other places, may need one page more than there is.
+        const bool moves = store_->shares_place(l.unit(u)) || kept_pages > store_->layout().capacity(home);
+        if (moves && !store_->place_unit(lane_id, kept_pages, home)) return refuse();
+        if (!store_->place_unit(lane_id, child_pages, child.where)) {
+            if (moves) store_->release_place(lane_id, home);
+            return refuse();
         }
+        std::uint32_t taken = 0;
+        while (taken < kept_pages + child_pages) {
+            const std::uint32_t f = store_->acquire(frames, lane_id);
+            if (f == none) break;
+            x_.frames[taken++] = f;
+        }
+        if (taken < kept_pages + child_pages) {
+            while (taken > 0) frames.settle(x_.frames[--taken]);
+            store_->release_place(lane_id, child.where);
+            if (moves) store_->release_place(lane_id, home);
+            return refuse();
+        }
+
+        std::uint32_t merged = n - old_entries - (extra != nullptr ? 1 : 0);
+        for (std::uint32_t i = 0; merged > 0;) {
+            if (l.buffer_unit(i) != u) {
+                ++i;
+                continue;
+            }
+            l.erase_buffer(i);
+            --merged;
+        }
+        unit_record& parent = l.unit(u);
+        if (const std::uint32_t tail = store_->tail_of(l.residency(u), frames); tail != none)
+            frames.clear_dirty(tail);
+        store_->evict(l, u, frames);
+        parent.flagged = parent.buffered > 0; // more were waiting than two units hold
+        const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
+        if (moves) store_->release_place(lane_id, std::exchange(parent.where, home)), parent.shared = false;
+        const std::uint32_t c = s.units++;
+        l.begin_unit(c, child);
+        unit_record as_it_was = parent;
+        fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
+        as_it_was.change(same);
+        parent.as_saved = as_it_was.as_saved;
+        fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n, x_.frames.subspan(kept_pages, child_pages),
+             0);
+        ++store_->stats().splits;
+        count_moved(same * store_->format().rows, old_entries, stays);
+        return true;
+    }
+    static bool split(std::uint32_t, std::uint32_t, const new_entry*) noexcept requires(!clusterer::adapts) {
+        return false;
     }
     /// Full pages of the first `stored` gathered entries, which storage had, that hold what they held: none of their
     /// entries leaves, nor one before them.

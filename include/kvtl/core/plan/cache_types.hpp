@@ -48,14 +48,6 @@ using policies_of = policies<typename Preset::clusterer, typename Preset::index,
                              typename Preset::compressor, typename Preset::position, typename Preset::layout,
                              typename Preset::replacement, typename Preset::schedule, weighs_entries<Preset>>;
 
-/// Units, or lanes of records, span one KV head or all heads of a layer.
-template <class Policies> [[nodiscard]] consteval granularity unit_of_policies() {
-    if constexpr (retrieves<Policies>)
-        return Policies::clusterer::unit_of;
-    else
-        return needs_layer_units<Policies> ? granularity::layer : granularity::head;
-}
-
 /// How a retention encodes again what loses its place.
 template <class Retention> struct demotion_types {
     static constexpr bool demotes = false, balances_channels = false;
@@ -64,12 +56,16 @@ template <class Retention> struct demotion_types {
 template <retention_demotes Retention> struct demotion_types<Retention> {
     static constexpr bool demotes = true, balances_channels = Retention::balances_channels;
     using demoted_codec = typename Retention::codec::state;
+    [[nodiscard]] static demoted_codec demoted_codec_of(std::uint32_t dim) noexcept {
+        return demoted_codec(typename Retention::codec::config{}, record_shape{1, dim});
+    }
 };
 
 /// The types of a retention that drops entries; nothing for one that keeps all.
 template <class Policies, bool = drops_entries<Policies>> struct retention_types {
     static constexpr bool drops = false, reads_mass = false, decides_together = false,
                           evicts_in_decode = false;
+    static constexpr std::uint32_t score_kinds = 0;
 };
 template <class Policies>
 struct retention_types<Policies, true> : demotion_types<typename Policies::retention> {
@@ -84,6 +80,7 @@ struct retention_types<Policies, true> : demotion_types<typename Policies::reten
     using position_state = typename position::state;
     static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
     static constexpr bool evicts_in_decode = score::evicts_in_decode;
+    static constexpr std::uint32_t score_kinds = calibrated_kinds<score>(); ///< that the score reads
     static constexpr bool evicts_by_chunk = kvtl::evicts_by_chunk<Policies>;
     static constexpr bool replays = kvtl::replays_prompts<Policies>;
     /// The heads of a layer are decided together, so a sequence belongs to one shard.
@@ -112,11 +109,8 @@ template <class Policies> struct policy_types : retention_types<Policies> {
         std::conditional_t<in_chains && !compressor::rows_are_records, codec, plain_rows<element_type>>;
     /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
     /// behind the record of the key, so it goes wherever records go.
-    static constexpr bool weighted = [] {
-        if constexpr (drops_entries<Policies>)
-            if (retrieves && Policies::retention::merges) return true;
-        return Policies::weighted_entries;
-    }();
+    static constexpr bool weighted =
+        Policies::weighted_entries || (retrieves && retention_merges<typename Policies::retention>);
     /// An entry's position is not its number in the lane, and its codec asks for it.
     static constexpr bool keeps_positions =
         retrieves && drops_entries<Policies> && compressor::domain == key_domain::pre_rope;
@@ -207,7 +201,10 @@ template <class Policies> struct policy_types : retention_types<Policies> {
         requires estimator::needs_means;
     }
     || spread;
-    static constexpr granularity unit_of = unit_of_policies<Policies>();
+    /// Units, or lanes of records, span one KV head or all heads of a layer.
+    static constexpr granularity unit_of = retrieves                     ? clusterer::unit_of
+                                           : needs_layer_units<Policies> ? granularity::layer
+                                                                         : granularity::head;
 
   private:
     [[nodiscard]] static constexpr record_bytes plain_bytes(const lane_sizes& s) noexcept {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/slots/policy.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -123,7 +124,7 @@ class knob_listing {
   public:
     template <class Settings> void add(const char* slot, Settings& settings) {
         slot_ = slot;
-        if constexpr (requires { settings.fields(*this); }) settings.fields(*this);
+        show_fields(settings, *this);
     }
     /// What the configs' fields() call.
     template <class Number> void operator()(const char* name, const Number& value) {

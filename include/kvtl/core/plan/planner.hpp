@@ -396,15 +396,6 @@ template <class E, class Codec> [[gnu::cold]] void measure_row_layers(sized_cach
     a.parts.frames += a.plan.division.shards * a.chain_bytes();
 }
 
-/// What a state says of its settings; nothing where it does not check them.
-template <class State, class Config>
-[[nodiscard, gnu::cold]] status check_settings(const Config& c) noexcept {
-    if constexpr (requires { State::check(c); })
-        return State::check(c);
-    else
-        return static_cast<void>(c), status{};
-}
-
 template <class Policies> class planner final : public cache_planner {
   public:
     using types = policy_types<Policies>;
@@ -419,35 +410,18 @@ template <class Policies> class planner final : public cache_planner {
         : cache_planner(facts_of_policies()), config(settings_from(c)) {}
 
   private:
-    /// Rows that the codec scores; int where it rounds nothing.
-    template <class Codec> [[nodiscard]] static constexpr auto rows_of() noexcept {
-        if constexpr (requires { typename Codec::rounded_type; })
-            return std::type_identity<typename Codec::rounded_type>{};
-        else if constexpr (requires(const Codec& c) { c.inner(); })
-            return rows_of<std::remove_cvref_t<decltype(std::declval<const Codec&>().inner())>>();
-        else
-            return std::type_identity<int>{};
-    }
-    using codec_rows = typename decltype(rows_of<typename types::codec>())::type;
     template <class E> [[nodiscard]] static constexpr bool rounds() noexcept {
         return std::is_same_v<E, bf16> || std::is_same_v<E, std::int8_t>;
     }
-    template <class E> [[nodiscard]] static constexpr bool has_products() noexcept {
-        if constexpr (rounds<E>())
-            return simd::has_relaxed_products<simd::default_arch, E>;
-        else
-            return false;
-    }
     [[nodiscard]] static constexpr std::string_view relaxed_products() noexcept {
         using plain_rows = typename types::element_type;
-        if constexpr (has_products<plain_rows>() || has_products<codec_rows>())
+        using codec_rows = typename scored_rows<typename types::codec>::type;
+        if (simd::has_relaxed_products<simd::default_arch, plain_rows> ||
+            simd::has_relaxed_products<simd::default_arch, codec_rows>)
             return "relaxed";
-        else if constexpr (rounds<plain_rows>())
-            return simd::no_relaxed_products<plain_rows>;
-        else if constexpr (rounds<codec_rows>())
-            return simd::no_relaxed_products<codec_rows>;
-        else
-            return "exact: neither bf16 rows nor int8_row codes";
+        if (rounds<plain_rows>()) return simd::no_relaxed_products<plain_rows>;
+        if (rounds<codec_rows>()) return simd::no_relaxed_products<codec_rows>;
+        return "exact: neither bf16 rows nor int8_row codes";
     }
     [[nodiscard]] static constexpr policy_facts facts_of_policies() noexcept {
         policy_facts f;
@@ -498,8 +472,7 @@ template <class Policies> class planner final : public cache_planner {
         const auto& c = config;
         cache_plan& p = sizes.plan;
         const record_shape stored{p.model.lane_heads, p.model.dim};
-        if constexpr (requires { types::codec::check(c.compressor, stored); })
-            if (status s = types::codec::check(c.compressor, stored); !s) return s;
+        if (status s = check_settings<typename types::codec>(c.compressor, stored); !s) return s;
         typename types::codec codec(c.compressor, stored);
         p.sizes.record = types::record_bytes_of(codec);
         if constexpr (codec_shares<typename types::compressor>)

@@ -67,11 +67,12 @@ template <class Types> struct shard_memory {
         m.arenas = arenas_of<Types>::tables::take(metadata, p);
         // What a step or a turn sums up, and what moves when units grow, are never needed at once.
         carver of_growth, of_step, unused;
-        static_cast<void>(take_growth(p, format, of_growth));
+        using grows = typename growth_of<Types>::scratch;
+        static_cast<void>(grows::take(of_growth, p.sizes, p.max_entries, format.rows));
         static_cast<void>(runner::scratch::take(unused, of_step, step_parts(p), p.shard_lanes));
         const auto shared = scratch.take<std::byte>(std::max(of_growth.used(), of_step.used()));
         carver for_growth(shared), for_step(shared);
-        m.growth = take_growth(p, format, for_growth);
+        m.growth = grows::take(for_growth, p.sizes, p.max_entries, format.rows);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.bars = sequence_bars<Types>::scratch::take(metadata, p);
@@ -96,13 +97,6 @@ template <class Types> struct shard_memory {
         return m;
     }
 
-    [[nodiscard]] static typename growth_of<Types>::scratch
-    take_growth(const cache_plan& p, const page_format& format, carver& c) noexcept {
-        if constexpr (Types::sequential)
-            return group_growth<Types>::scratch::take(c, p.sizes);
-        else
-            return unit_growth<Types>::scratch::take(c, p.sizes, p.max_entries, format.rows);
-    }
     [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
         typename runner::parts parts;
         parts.model = p.model;

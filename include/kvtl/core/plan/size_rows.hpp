@@ -31,16 +31,6 @@ template <class Types, class Config>
         return typename Types::row_codec(c, record_shape{1, dim});
 }
 
-/// The codec of demoted rows, if there are any.
-template <class Types>
-[[nodiscard]] typename Types::demoted_codec demoted_codec_of([[maybe_unused]] std::uint32_t dim) noexcept {
-    if constexpr (Types::demotes)
-        return
-            typename Types::demoted_codec(typename Types::retention::codec::config{}, record_shape{1, dim});
-    else
-        return {};
-}
-
 template <class Types> class row_sizes {
   public:
     using score = typename Types::score;
@@ -103,8 +93,7 @@ template <class Types> class row_sizes {
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
         p.record = row_codec_of<Types>(c.compressor, p.dim).bytes();
         block_bytes = pool_type::block_bytes(p.record);
-        if constexpr (Types::demotes)
-            if (status s = settle_demotion(); !s) return s;
+        if (status s = settle_demotion(); !s) return s;
         return size_blocks(c);
     }
 
@@ -126,12 +115,15 @@ template <class Types> class row_sizes {
     }
 
   private:
+    [[nodiscard]] static status settle_demotion() noexcept requires(!Types::demotes) { return {}; }
     [[nodiscard, gnu::cold]] status settle_demotion() noexcept requires(Types::demotes) {
         retention_plan& p = plan;
         using codec = typename Types::retention::codec;
-        if constexpr (requires { codec::state::check(typename codec::config{}, record_shape{}); })
-            if (status s = codec::state::check({}, record_shape{1, p.dim}); !s) return s;
-        const record_bytes demoted = demoted_codec_of<Types>(p.dim).bytes();
+        if (status s =
+                check_settings<typename codec::state>(typename codec::config{}, record_shape{1, p.dim});
+            !s)
+            return s;
+        const record_bytes demoted = Types::demoted_codec_of(p.dim).bytes();
         p.demotion = {pool_type::format_within(demoted, block_bytes).rows};
         if (p.demotion.per_block > rows_per_block) return {};
         return status::failure(errc::unsupported,

@@ -24,10 +24,126 @@ struct no_unit_sizes {
     static void measure(cache_plan&, std::uint32_t, std::uint32_t, memory_parts&) noexcept {}
 };
 
+/// Clusters: units with records, in pages and frames of their own.
+template <class Types> struct cluster_sizes {
+    using clusterer_state = typename Types::clusterer_state;
+
+    /// What a lane has for its units.
+    [[nodiscard, gnu::cold]] static status size_lane(const clusterer_state& cluster, const page_format&,
+                                                     std::uint32_t centroid_bits, cache_plan& p) noexcept {
+        lane_sizes& s = p.sizes;
+        if constexpr (Types::batches) { // entries that wait are attended: not too many
+            s.spare = cluster.batch_entries(p.attend_tokens / 4);
+            s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
+        }
+        if (Types::means) s.centroid_bits = centroid_bits;
+        s.spread = Types::spread;
+        return {};
+    }
+    /// Pages of a run, and of all that a lane may have of them: for chunks of a prompt that wait.
+    [[nodiscard]] static std::uint32_t run_pages(const cache_plan& p) noexcept { return 2 * p.unit_pages; }
+    [[nodiscard]] static std::uint32_t stream_pages(const page_format&, cache_plan& p) noexcept {
+        return Types::plain_format_of(p.device_page, p.sizes).pages_for(p.sizes.max_tokens);
+    }
+    /// The least number of frames with which a pool can work at all.
+    [[gnu::cold]] static void size_frames(const page_format& format, const clusterer_state& cluster,
+                                          cache_plan& p) noexcept {
+        const std::uint32_t rows = unit_growth<Types>::scratch::rows(p.sizes, p.max_entries);
+        const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6;
+        using builder = prompt_builder<Types>;
+        const std::uint32_t page_rows =
+            builder::page_rows(format, Types::plain_format_of(p.device_page, p.sizes));
+        const std::size_t arena =
+            builder::least_bytes(p.model, p.sizes, page_rows, p.unit_pages, cluster, format.page_bytes);
+        const std::size_t lent = std::size_t{p.arenas} * format.page_bytes; // of one frame of each arena
+        p.least_frames =
+            std::max(p.open_pages + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
+    }
+    /// Of the frames of a pool: those that an io_batch may take. Batches leave frames for the batch that is attended.
+    [[nodiscard]] static std::uint32_t divide_frames(cache_plan& p, std::uint32_t frames) noexcept {
+        p.fewest_frames = p.least_frames;
+        return frames / 2;
+    }
+    /// Bytes of tables of a pool.
+    [[nodiscard]] static std::size_t pool_tables(const cache_plan& p) noexcept {
+        return Types::pool::table_bytes(p.frames + p.borrowed_frames, p.unit_pages, p.open_pages,
+                                        p.sizes.running);
+    }
+};
+
+/// Fixed groups: runs of a lane's stream, in slots; other frames carry pages (group_store.hpp).
+template <class Types> struct group_sizes {
+    using clusterer_state = typename Types::clusterer_state;
+    using store = group_store<Types>;
+
+    [[nodiscard, gnu::cold]] static status size_lane(const clusterer_state&, const page_format& format,
+                                                     std::uint32_t, cache_plan& p) noexcept {
+        lane_sizes& s = p.sizes;
+        constexpr std::uint32_t granule = Types::compressor::granule;
+        if (p.max_entries % granule != 0)
+            return status::failure(errc::invalid_argument,
+                                   "clusterer: groups of %u entries; valid: multiples of %u, which the "
+                                   "compressor encodes together",
+                                   p.max_entries, granule);
+        if (Types::values_only)
+            s.key_records = std::size_t{s.max_units} * (p.max_entries / granule) * s.record.key;
+        if (Types::means) s.centroid_bits = 32; // a group has no page to keep an exact sum beside
+        p.unit_pages = Types::fields * (format.pages_for(p.max_entries) + 1); // a group may begin in mid-page
+        p.buffer_limit = 1;
+        s.buffer = 0;
+        s.spare = p.max_entries;
+        return {};
+    }
+    /// Pages of a run, and of all that a lane's stream may have of them.
+    [[nodiscard]] static std::uint32_t run_pages(const cache_plan&) noexcept { return 8; }
+    [[nodiscard]] static std::uint32_t stream_pages(const page_format& format, cache_plan& p) noexcept {
+        const std::uint32_t pages = format.pages_for(p.sizes.max_tokens);
+        p.sizes.stream_pages = p.sizes.ragged ? pages + 1 : 0;
+        return store::stream_pages(pages);
+    }
+    [[gnu::cold]] static void size_frames(const page_format& format, const clusterer_state&,
+                                          cache_plan& p) noexcept {
+        p.spare_pages = Types::fields * (format.pages_for(p.max_entries) + 1);
+        if (Types::split_pages) { // a run of keys can be read at once whatever is read ahead
+            p.spare_pages = std::max(p.spare_pages, store::split_run);
+            p.gap_pages = std::min(p.gap_pages, store::split_run - 1);
+        }
+        p.open_pages = Types::fields * p.pool_lanes + p.spare_pages;
+        p.least_frames = p.open_pages + p.unit_pages + 2 + least_slot_frames(p);
+    }
+    /// A quarter of a pool carries pages, as far as a step can use them, the rest are slots.
+    [[nodiscard]] static std::uint32_t divide_frames(cache_plan& p, std::uint32_t frames) noexcept {
+        const auto format = Types::page_format_of(p.device_page, p.sizes);
+        const std::uint32_t of_step =
+            2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
+        p.page_frames = p.open_pages + std::clamp(frames / 4, p.unit_pages + 1, of_step);
+        p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
+        p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
+                                             Types::slot_frame_bytes(p.sizes, p.max_entries));
+        p.fewest_frames = p.page_frames + least_slot_frames(p);
+        return p.page_frames;
+    }
+    [[nodiscard]] static std::size_t pool_tables(const cache_plan& p) noexcept {
+        return Types::pool::table_bytes(p.slots, Types::slot_frames(p.sizes, p.max_entries), 1, 0) +
+               Types::pool::table_bytes(p.page_frames, 1, p.page_frames, 0) + 64;
+    }
+
+  private:
+    /// Frames' worth of slots: two groups, and what index and codec borrow while they fit a lane.
+    [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
+        const auto format = Types::page_format_of(p.device_page, p.sizes);
+        const std::size_t two = 2 * std::size_t{Types::slot_frames(p.sizes, p.max_entries)} *
+                                Types::slot_frame_bytes(p.sizes, p.max_entries);
+        const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
+        return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
+    }
+};
+
 template <class Types> class unit_sizes {
   public:
     using types = Types;
     using runner = step_runner<types>;
+    using kind = std::conditional_t<types::sequential, group_sizes<types>, cluster_sizes<types>>;
 
     /// Storage beyond which decode adds no units, as a multiple of the raw entries.
     static constexpr double storage_factor = 2.5;
@@ -73,7 +189,7 @@ template <class Types> class unit_sizes {
         if (p.pool_layers > 1)
             if (status fits = size_representatives(page_bytes, p); !fits) return fits;
         p.open_pages = c.open_pages == automatic ? 2 * pool_lanes : c.open_pages;
-        size_frames(format, cluster, pool_lanes, p);
+        kind::size_frames(format, cluster, p);
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
@@ -107,14 +223,8 @@ template <class Types> class unit_sizes {
         m.window += lanes * at.window_bytes;
         carver metadata, scratch;
         static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
-        const std::size_t pool_tables =
-            types::sequential
-                ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries), 1, 0) +
-                      types::pool::table_bytes(p.page_frames, 1, p.page_frames, 0) + 64
-                : types::pool::table_bytes(frames + p.borrowed_frames, p.unit_pages, p.open_pages,
-                                           p.sizes.running);
         const std::size_t shards = p.division.shards;
-        m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
+        m.metadata += shards * (metadata.used() + p.pools * (kind::pool_tables(p) + 64));
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
         constexpr std::size_t ring_bytes = 112;
         m.metadata += shards * p.max_in_flight * ring_bytes;
@@ -135,10 +245,8 @@ template <class Types> class unit_sizes {
         const typename types::estimator_state rest(c.estimator, g);
         const summary_shape shape = p.model.summaries(p.max_entries);
         summaries<types>::size(index, rest, shape, p.sizes);
-        if constexpr (requires { index.scratch_floats(shape, p.sizes.max_units); })
-            p.index_floats = index.scratch_floats(shape, p.sizes.max_units);
-        if constexpr (requires { rest.scratch_floats(shape, p.sizes.max_units); })
-            p.rest_floats = rest.scratch_floats(shape, p.sizes.max_units);
+        p.index_floats = scratch_floats_of(index, shape, p.sizes.max_units);
+        p.rest_floats = scratch_floats_of(rest, shape, p.sizes.max_units);
         p.fit_bytes = p.sizes.codec_fit;
         if constexpr (fits_first_keys<typename types::index>)
             p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
@@ -175,35 +283,6 @@ template <class Types> class unit_sizes {
                                p.sizes.max_tokens, p.max_sequences, pages, most_pages);
     }
 
-    /// The least number of frames with which a pool can work at all.
-    [[gnu::cold]] static void size_frames(const page_format& format,
-                                          const typename types::clusterer_state& cluster,
-                                          std::uint32_t pool_lanes, cache_plan& p) noexcept {
-        const lane_sizes& s = p.sizes;
-        if constexpr (types::sequential) {
-            static_cast<void>(cluster);
-            p.spare_pages = types::fields * (format.pages_for(p.max_entries) + 1);
-            if constexpr (types::split_pages) { // a run of keys can be read at once whatever is read ahead
-                constexpr std::uint32_t run = runner::store::split_run;
-                p.spare_pages = std::max(p.spare_pages, run);
-                p.gap_pages = std::min(p.gap_pages, run - 1);
-            }
-            p.open_pages = types::fields * pool_lanes + p.spare_pages;
-            p.least_frames = p.open_pages + p.unit_pages + 2 + least_slot_frames(p);
-        } else {
-            const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
-            const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6;
-            using builder = prompt_builder<types>;
-            const std::uint32_t page_rows =
-                builder::page_rows(format, types::plain_format_of(p.device_page, s));
-            const std::size_t arena =
-                builder::least_bytes(p.model, s, page_rows, p.unit_pages, cluster, format.page_bytes);
-            const std::size_t lent = std::size_t{p.arenas} * format.page_bytes; // of one frame of each arena
-            p.least_frames =
-                std::max(p.open_pages + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
-        }
-    }
-
     [[nodiscard, gnu::cold]] static status size_units(const typename types::clusterer_state& cluster,
                                                       const page_format& format, std::uint32_t centroid_bits,
                                                       cache_plan& p) noexcept {
@@ -213,52 +292,14 @@ template <class Types> class unit_sizes {
         p.buffer_limit = cluster.pending_entries();
         s.buffer = p.buffer_limit + 2;
         s.max_units = cluster.max_units(s.max_tokens);
-        if constexpr (!types::sequential)
-            if constexpr (unit_growth<types>::batches) { // entries that wait are attended: not too many
-                s.spare = cluster.batch_entries(p.attend_tokens / 4);
-                s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
-            }
-        if (types::means) // a group has no page to keep an exact sum beside
-            s.centroid_bits = types::sequential ? 32 : centroid_bits;
-        s.spread =
-            types::spread && !types::sequential; // groups do not record how far their entries lie apart
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;
         s.window_positions = types::keeps_positions;
-        if constexpr (types::sequential) {
-            constexpr std::uint32_t granule = types::compressor::granule;
-            if (p.max_entries % granule != 0)
-                return status::failure(errc::invalid_argument,
-                                       "clusterer: groups of %u entries; valid: multiples of %u, which the "
-                                       "compressor encodes together",
-                                       p.max_entries, granule);
-            if (types::values_only)
-                s.key_records = std::size_t{s.max_units} * (p.max_entries / granule) * s.record.key;
-            p.unit_pages =
-                types::fields * (format.pages_for(p.max_entries) + 1); // a group may begin in mid-page
-            p.buffer_limit = 1;
-            s.buffer = 0;
-            s.spare = p.max_entries;
-        }
-        return size_file(format, size_stream(format, p), p);
-    }
-    /// Runs of pages that a lane may have: for its stream of entries, and for chunks of a prompt that wait. Returns a run's
-    /// pages.
-    [[nodiscard, gnu::cold]] static std::uint32_t size_stream(const page_format& format,
-                                                              cache_plan& p) noexcept {
-        lane_sizes& s = p.sizes;
-        const std::uint32_t run_pages = types::sequential ? 8 : 2 * p.unit_pages;
-        std::uint32_t stream_pages = 0;
-        if constexpr (types::sequential) {
-            const std::uint32_t pages = format.pages_for(s.max_tokens);
-            s.stream_pages = s.ragged ? pages + 1 : 0;
-            stream_pages = runner::store::stream_pages(pages);
-        } else {
-            stream_pages = types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
-        }
-        s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
-        return run_pages;
+        if (status fits = kind::size_lane(cluster, format, centroid_bits, p); !fits) return fits;
+        const std::uint32_t run_pages = kind::run_pages(p);
+        s.runs = (kind::stream_pages(format, p) + run_pages - 1) / run_pages + 1;
+        return size_file(format, run_pages, p);
     }
     /// Pages of storage of a shard.
     [[nodiscard, gnu::cold]] static status size_file(const page_format& format, std::uint32_t run_pages,
@@ -278,43 +319,18 @@ template <class Types> class unit_sizes {
         if (std::max(file, grown * lanes) > most_pages)
             return too_many_pages(p, std::max(file, grown * lanes));
         p.file_pages = static_cast<std::uint32_t>(file);
-        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
-        if constexpr (requires { requires types::layout::decode_fills_file; })
-            p.grow_pages =
-                static_cast<std::uint32_t>(std::max(grown, prompt) * lanes); // but what prompts wait in
+        const double most = fills_file<typename types::layout> ? std::max(grown, prompt) : grown;
+        p.grow_pages = static_cast<std::uint32_t>(most * lanes); // but what prompts wait in
         return {};
     }
 
-    /// Batches leave frames for the batch that is attended.
     static void size_io_batches(cache_plan& p, std::uint32_t frames) noexcept {
-        if constexpr (types::sequential) split_frames(p, frames);
-        p.io_batch_pages = p.io_batch_pages_for(types::sequential ? p.page_frames : frames / 2);
-        p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;
+        p.io_batch_pages = p.io_batch_pages_for(kind::divide_frames(p, frames));
         p.max_in_flight =
             p.io_batch_pages *
                 (runner::store::step_io_batches + p.prefetches + runner::store::write_io_batches) +
             p.page_in_batches() * frames + p.representative_io_batches() * p.representative_pages;
         p.batch_items = std::clamp<std::uint32_t>(p.io_batch_pages, 16, 128);
-    }
-
-    /// Frames' worth of slots: two groups, and what index and codec borrow while they fit a lane.
-    [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
-        const auto format = types::page_format_of(p.device_page, p.sizes);
-        const std::size_t two = 2 * std::size_t{types::slot_frames(p.sizes, p.max_entries)} *
-                                types::slot_frame_bytes(p.sizes, p.max_entries);
-        const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
-        return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
-    }
-
-    /// Fixed groups: a quarter of a pool carries pages, as far as a step can use them, the rest are slots.
-    static void split_frames(cache_plan& p, std::uint32_t frames) noexcept {
-        const auto format = types::page_format_of(p.device_page, p.sizes);
-        const std::uint32_t of_step =
-            2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
-        p.page_frames = p.open_pages + std::clamp(frames / 4, p.unit_pages + 1, of_step);
-        p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
-        p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
-                                             types::slot_frame_bytes(p.sizes, p.max_entries));
     }
 };
 

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
@@ -37,13 +37,11 @@ class identity_list {
     [[gnu::cold, gnu::noinline]] void add(std::string_view name, std::string_view value) {
         fields_.push_back({std::string(name), std::string(value)});
     }
-    template <class T>
-    requires std::is_arithmetic_v<T>
-    void add(std::string_view name, T value) {
-        if constexpr (std::is_floating_point_v<T>)
-            add_text(name, "%.9g", static_cast<double>(value));
-        else
-            add_text(name, "%lld", static_cast<long long>(value));
+    template <std::floating_point T> void add(std::string_view name, T value) {
+        add_text(name, "%.9g", static_cast<double>(value));
+    }
+    template <std::integral T> void add(std::string_view name, T value) {
+        add_text(name, "%lld", static_cast<long long>(value));
     }
     /// A table stands for its bytes; an empty one is left out.
     [[gnu::cold, gnu::noinline]] void add_bytes(std::string_view name, std::span<const std::byte> bytes) {
@@ -63,8 +61,8 @@ class identity_list {
     [[gnu::cold]] void slot(const std::string& name, std::string_view policy, Config config) {
         add(name, policy);
         const auto list = [&](const char* field, const auto& value) { add(name + "." + field, value); };
-        if constexpr (requires { config.fields(list); }) config.fields(list);
-        if constexpr (requires { config.tables(list); }) config.tables(list);
+        show_fields(config, list);
+        show_tables(config, list);
     }
 
     [[nodiscard]] std::vector<identity_field> take() noexcept { return std::move(fields_); }

@@ -35,12 +35,15 @@ template <class Types, class Store> class lane_parts {
         io_->value(state);
         if (io_->loads() && !begin(lane_id, state)) return;
         const lane l = store_->at(lane_id); // behind begin(), which may have moved it
-        l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
+        l.each_part(store_->key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
         if constexpr (!Types::sequential) move_capacities(l);
         if (!io_->ok()) return;
         if (io_->loads()) {
-            if (!holds_together(l)) return;
-            if (!place_pages(lane_id))
+            if (!store_->holds_together(l))
+                return io_->fail(status::failure(errc::corrupt,
+                                                 "load: a saved lane contradicts itself: its entries are not "
+                                                 "where its units say"));
+            if (!store_->place_pages(lane_id, capacity_))
                 return io_->fail(status::failure(errc::disk_full,
                                                  "load: the file has no place for a lane of %u entries",
                                                  l.state().tokens));
@@ -57,16 +60,6 @@ template <class Types, class Store> class lane_parts {
             std::transform(l.units().begin(), l.units().end(), capacity_.begin(),
                            [this](const unit_record& u) { return store_->layout().capacity(u.where); });
         io_->array(capacity_.data(), capacity_.size());
-    }
-    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
-        if constexpr (Types::sequential)
-            return store_->place_pages(lane_id);
-        else
-            return store_->place_pages(lane_id, capacity_);
-    }
-    [[nodiscard]] std::size_t key_bytes(const lane_state& s) const noexcept {
-        if constexpr (Types::sequential) return store_->key_bytes(s);
-        return static_cast<void>(s), std::size_t{0};
     }
 
     /// A lane of this state, if it fits: its tables have room, and nothing is in them.
@@ -92,35 +85,11 @@ template <class Types, class Store> class lane_parts {
             io_->fail(status::failure(errc::corrupt, "load: a saved lane is in the middle of a prompt"));
             return false;
         }
-        if constexpr (!Types::sequential) store_->make_room_for_prompt(lane_id, s.units);
+        store_->make_room_for_prompt(lane_id, s.units);
         const lane l = store_->at(lane_id);
         l.state() = s;
         for (std::uint32_t u = 0; u < s.units; ++u) l.begin_unit(u, {});
         return true;
-    }
-
-    /// Every entry is somewhere, once, and what counts the same agrees.
-    [[nodiscard]] bool holds_together(const lane& l) noexcept {
-        bool sound = true;
-        if constexpr (!Types::sequential) {
-            const lane_state& s = l.state();
-            std::uint64_t entries = 0, waiting = 0;
-            std::vector<std::uint32_t> buffered(s.units);
-            for (std::uint32_t i = 0; i < s.buffered && sound; ++i)
-                sound = l.buffer_unit(i) < s.units && ++buffered[l.buffer_unit(i)] != 0;
-            for (std::uint32_t u = 0; u < s.units && sound; ++u) {
-                entries += l.unit(u).entries;
-                waiting += l.unit(u).buffered;
-                sound = l.unit(u).buffered == buffered[u];
-                if (Store::ragged) sound = sound && l.extent(u).pages <= l.unit(u).entries;
-            }
-            sound = sound && waiting == s.buffered && entries + s.buffered + s.sinks == s.window_begin;
-        }
-        if (!sound)
-            io_->fail(status::failure(errc::corrupt,
-                                      "load: a saved lane contradicts itself: its entries are not where its "
-                                      "units say"));
-        return sound;
     }
 
     void move_pages(std::uint32_t lane_id) noexcept {

@@ -60,7 +60,7 @@ template <class Codec> class record_attention {
     [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
                                        std::uint64_t queries, coming_records& next) const noexcept {
         next.ask_for_keys();
-        if constexpr (requires { codec_->inner(); })
+        if constexpr (rotates)
             return rotated(p, queries,
                            [&](const auto& records, const partial& some, std::uint32_t, std::uint64_t mask) {
                                records.attend(log_weight, some, scratch, mask, next);
@@ -84,7 +84,7 @@ template <class Codec> class record_attention {
     /// The same for all queries, leaving the logit of query g and entry i at logit[g * logit_stride + i].
     void attend_keeping_logits(const float* log_weight, const partial& p, std::span<float> scratch,
                                float* logit, std::size_t logit_stride) const noexcept {
-        if constexpr (requires { codec_->inner(); })
+        if constexpr (rotates)
             return rotated(p, simd::all_queries,
                            [&](const auto& records, const partial& some, std::uint32_t g, std::uint64_t) {
                                records.attend_keeping_logits(log_weight, some, scratch,
@@ -95,13 +95,11 @@ template <class Codec> class record_attention {
     }
 
   private:
+    /// The codec rotates what another one encodes.
+    static constexpr bool rotates = requires(const Codec& codec) { codec.inner(); };
     /// The codec has relaxed products, and the processor, too.
-    static constexpr bool relaxes = [] {
-        if constexpr (requires { typename Codec::rounded_type; })
-            return simd::has_relaxed_products<simd::default_arch, typename Codec::rounded_type>;
-        else
-            return false;
-    }();
+    static constexpr bool relaxes =
+        !rotates && simd::has_relaxed_products<simd::default_arch, typename scored_rows<Codec>::type>;
     void attend_rounded(const float* log_weight, const partial& p, std::span<float> scratch,
                         std::uint64_t queries, coming_records& next) const noexcept requires relaxes {
         simd::attend_rounded<simd::default_arch, typename Codec::rounded_type>(

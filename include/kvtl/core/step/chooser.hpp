@@ -204,12 +204,8 @@ template <class Types> class chooser {
     }
 
   private:
-    static constexpr bool linear = [] {
-        if constexpr (selector::uses_scores)
-            return selector::reduction::linear && scores_linearly<index>;
-        else
-            return true;
-    }();
+    static constexpr bool linear =
+        !selector::uses_scores || (reduces_linearly<selector> && scores_linearly<index>);
     static constexpr bool by_codec = scores_stored_keys<index>;
     /// One product of a lane-wide mean query with what is kept of all heads together does it all.
     static constexpr bool one_row = linear && scores_whole_lanes<index>;
@@ -310,12 +306,11 @@ template <class Types> class chooser {
             const std::span<float> total = x_.score.first(n), rows = x_.score.subspan(n);
             for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
                 score_head(q, u, h, rows, stream);
-                if constexpr (per_query) {
-                } else if (h == 0) {
+                if (per_query) return; // of its one head
+                if (h == 0)
                     std::copy_n(rows.data(), n, total.data());
-                } else {
+                else
                     simd::add(rows.data(), total.data(), n);
-                }
             }
         }
     }
@@ -333,17 +328,8 @@ template <class Types> class chooser {
             ask_index(x_.query.data(), 1, head, rows, stream);
         } else {
             ask_index(q + std::size_t{h} * model_.group * model_.dim, model_.group, head, rows, stream);
-            reduce_queries(rows, row_length(u));
+            selector::reduction::apply(rows, model_.group, row_length(u), model_.logits.scale);
         }
-    }
-
-    /// (group, n) scores of one KV head become one row.
-    void reduce_queries(std::span<float> rows, std::uint32_t n) const noexcept {
-        using reduction = typename selector::reduction;
-        if constexpr (requires { reduction::apply(rows, n, n, 1.0F); })
-            reduction::apply(rows, model_.group, n, model_.logits.scale);
-        else if constexpr (!per_query)
-            reduction::apply(rows, model_.group, n);
     }
 
     /// The mean over a KV head's queries: its score is the mean of their scores.

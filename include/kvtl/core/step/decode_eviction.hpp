@@ -54,7 +54,7 @@ template <class Types> class decode_eviction {
         timed.enter(&phase_times::evict);
         if (reads_mass && score::decides_together)
             average_mass(static_cast<std::uint32_t>(lanes.size()), book::entries(lanes[0]));
-        if (score::evicts_in_decode)
+        if constexpr (score::evicts_in_decode)
             for (std::uint32_t i = 0; i < lanes.size(); ++i) {
                 kept_lane& lane = lanes[i];
                 if constexpr (reads_mass)
@@ -145,40 +145,37 @@ template <class Types> class decode_eviction {
     }
     template <class Rows>
     void feed(const Rows& held, std::span<const float> mass, std::uint32_t token) noexcept {
-        if constexpr (reads_mass)
-            for (std::uint32_t i = 0; i < held.size(); ++i) {
-                auto&& remembered = held.record(i);
-                book_->score.feed(held_entry{held.score(i), held.token(i), token}, mass[i], held.score(i),
-                                  remembered);
-            }
+        for (std::uint32_t i = 0; i < held.size(); ++i) {
+            auto&& remembered = held.record(i);
+            book_->score.feed(held_entry{held.score(i), held.token(i), token}, mass[i], held.score(i),
+                              remembered);
+        }
     }
     /// Gives up the entries that are worth least until the lane is at its limit, or as far below it as the score
     /// wants; among equals the latest goes. Where entries are demoted, those of the first chain move on first.
     void evict(kept_lane& lane, std::uint32_t token) noexcept {
-        if constexpr (score::evicts_in_decode) {
-            const rows held = book_->open(lane);
-            const std::uint32_t most = lane.limit - std::min(lane.limit, book_->score.headroom());
-            if constexpr (Types::demotes) {
-                const auto demoted = book_->open_demoted(lane);
-                const auto parts = book_->plan.demotion.divide(most, book::entries(lane),
-                                                               book_->plan.sinks + book_->plan.window);
-                each_least(held, token, [&](std::uint32_t least, float) {
-                    if (held.size() <= parts.full) return false;
-                    return book_->demote(lane, held, demoted, least), true;
-                });
-                each_least(demoted, token, [&](std::uint32_t least, float) {
-                    if (demoted.size() <= parts.demoted) return false;
-                    return demoted.remove(least), true;
-                });
-            } else {
-                each_least(held, token, [&](std::uint32_t least, float worth) {
-                    if (held.size() <= most && (!score::drops_unwanted || book_->score.wanted(worth)))
-                        return false;
-                    if constexpr (merges)
-                        book_->score.merge(held, leaving_row(held, least), book_->plan.sinks, lane.merge_bar);
-                    return held.remove(least), true;
-                });
-            }
+        const rows held = book_->open(lane);
+        const std::uint32_t most = lane.limit - std::min(lane.limit, book_->score.headroom());
+        if constexpr (Types::demotes) {
+            const auto demoted = book_->open_demoted(lane);
+            const auto parts = book_->plan.demotion.divide(most, book::entries(lane),
+                                                           book_->plan.sinks + book_->plan.window);
+            each_least(held, token, [&](std::uint32_t least, float) {
+                if (held.size() <= parts.full) return false;
+                return book_->demote(lane, held, demoted, least), true;
+            });
+            each_least(demoted, token, [&](std::uint32_t least, float) {
+                if (demoted.size() <= parts.demoted) return false;
+                return demoted.remove(least), true;
+            });
+        } else {
+            each_least(held, token, [&](std::uint32_t least, float worth) {
+                if (held.size() <= most && (!score::drops_unwanted || book_->score.wanted(worth)))
+                    return false;
+                if constexpr (merges)
+                    book_->score.merge(held, leaving_row(held, least), book_->plan.sinks, lane.merge_bar);
+                return held.remove(least), true;
+            });
         }
     }
     /// Calls leave(row, worth) with the row that is worth least until that returns false. A row that leaves is

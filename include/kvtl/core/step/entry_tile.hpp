@@ -26,18 +26,15 @@ template <class Types> class entry_tile {
   public:
     /// Units of so many entries are gathered; longer ones are blocks of their own.
     [[nodiscard]] static bool gathers(std::uint32_t max_entries) noexcept {
-        if constexpr (Types::sequential && !Types::compressor::ragged && Types::compressor::granule == 1)
-            return max_entries < simd::attend_block / 2;
-        return false;
+        return Types::sequential && !Types::compressor::ragged && Types::compressor::granule == 1 &&
+               max_entries < simd::attend_block / 2;
     }
     [[nodiscard]] static entry_tile take(carver& c, const lane_sizes& sizes,
                                          std::uint32_t max_entries) noexcept {
         entry_tile t;
-        if constexpr (Types::sequential) {
-            if (!gathers(max_entries)) return t;
-            t.format_ = page_format::packed(Types::slot_format_of(sizes, max_entries).record, block);
-            t.memory_ = c.take<std::byte>(t.format_.page_bytes, 64);
-        }
+        if (!gathers(max_entries)) return t;
+        t.format_ = page_format::packed(Types::slot_format_of(sizes, max_entries).record, block);
+        t.memory_ = c.take<std::byte>(t.format_.page_bytes, 64);
         return t;
     }
     [[nodiscard]] bool in_use() const noexcept { return format_.rows > 0; }

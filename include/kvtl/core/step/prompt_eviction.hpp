@@ -181,14 +181,14 @@ template <class Types> class prompt_eviction {
         load_scores(lane, i, before, tokens);
         if (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
         if constexpr (Types::replays)
-            if (!in.probe.empty()) score_by_probe(i, layer, in, before + tokens, nullptr);
+            if (const std::uint32_t total = before + tokens; !in.probe.empty())
+                book_->score.score(seen_by_probe(i, layer, in, total), book_->board(i, total));
     }
-    /// score_source::probe: the scores of the work area's first `total` rows. Where a score replays, the probe sees the passing
-    /// rows behind them, too, up to its own.
-    void score_by_probe(std::uint32_t i, std::uint32_t layer, const layer_input& in, std::uint32_t total,
-                        layer_notes* notes) noexcept {
+    /// score_source::probe: the work area's first `total` rows. Where a score replays, the probe sees the passing rows behind
+    /// them, too, up to its own.
+    [[nodiscard]] prompt_lane<E> seen_by_probe(std::uint32_t i, std::uint32_t layer, const layer_input& in,
+                                               std::uint32_t total) const noexcept {
         prompt_lane<E> p = lane_view(layer, i, total);
-        p.notes = notes;
         p.observed = static_cast<std::uint32_t>(in.probe.size() / book_->plan.query_floats());
         p.queries = in.probe.data() + book_->query_offset(i);
         p.query_stride = book_->plan.query_floats();
@@ -198,7 +198,7 @@ template <class Types> class prompt_eviction {
             const std::size_t tokens = in.k.size() / book_->plan.key_floats();
             p.inputs = in.x.last(in.x.size() / tokens * in.passing);
         }
-        book_->score.score(p, book_->board(i, total));
+        return p;
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
     void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,
@@ -314,10 +314,9 @@ template <class Types> class prompt_eviction {
         if constexpr (source == score_source::prompt) {
             add_prompt_mass(i, in, before, tokens);
             if constexpr (Types::budget::reads_preference) book_->score.note(book_->board(i, total), notes);
-        }
-        if constexpr (source == score_source::probe) score_by_probe(i, layer, in, total, &notes);
-        if constexpr (source == score_source::window || source == score_source::keys) {
-            prompt_lane<E> p = lane_view(layer, i, total);
+        } else if constexpr (source != score_source::arrival) {
+            prompt_lane<E> p = source == score_source::probe ? seen_by_probe(i, layer, in, total)
+                                                             : lane_view(layer, i, total);
             p.notes = &notes;
             if (source == score_source::window) {
                 p.observed = last_queries(lane, i, in, tokens);
@@ -427,19 +426,17 @@ template <class Types> class prompt_eviction {
     /// What was not kept goes into what was, in token order.
     void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept,
                       std::span<const float> scores, std::uint32_t begin, std::uint32_t end) noexcept {
-        if constexpr (merges) {
-            std::sort(kept.begin(), kept.end());
-            std::size_t next = 0;
-            for (std::uint32_t t = begin; t < end; ++t) {
-                if (next < kept.size() && kept[next] + begin == t) {
-                    ++next;
-                    continue;
-                }
-                const std::size_t at = std::size_t{t} * book_->plan.dim;
-                const leaving_entry<E> entry{t, &book_->memory.work_k[at], &book_->memory.work_v[at], 0.0F,
-                                             scores[t]};
-                book_->score.merge(held, entry, book_->plan.sinks, lane.merge_bar);
+        std::sort(kept.begin(), kept.end());
+        std::size_t next = 0;
+        for (std::uint32_t t = begin; t < end; ++t) {
+            if (next < kept.size() && kept[next] + begin == t) {
+                ++next;
+                continue;
             }
+            const std::size_t at = std::size_t{t} * book_->plan.dim;
+            const leaving_entry<E> entry{t, &book_->memory.work_k[at], &book_->memory.work_v[at], 0.0F,
+                                         scores[t]};
+            book_->score.merge(held, entry, book_->plan.sinks, lane.merge_bar);
         }
     }
 

@@ -32,12 +32,12 @@ template <class Types> class retention_stage {
 
     /// `blocks`: the memory of the shard's rows; the rest is carved from `fixed`.
     template <class Config>
-    [[gnu::cold]] void init(const Config& c, const row_sizes<Types>& sizes, std::uint32_t index,
-                            carver& fixed, std::span<std::byte> blocks) noexcept {
+    [[gnu::cold]] void init(const Config& c, const row_sizes<Types>& sizes, const layer_numbers& numbers,
+                            std::uint32_t index, carver& fixed, std::span<std::byte> blocks) noexcept {
         const retention_plan& p = sizes.plan;
         const auto m =
             retention_memory<Types>::take(p, c.retention, sizes.scores, sizes.budgets, fixed, fixed, fixed);
-        book_.plan = p, book_.index = index, book_.memory = m;
+        book_.plan = p, book_.plan.numbers = numbers, book_.index = index, book_.memory = m;
         if (c.time_phases) clock_ = phase_clock(book_.stats.phase_ns), book_.clock = &clock_;
         book_.score = typename Types::score_state(c.retention, sizes.scores, m.score);
         book_.budget = typename Types::budget_state(c.budget, sizes.budgets, m.budget);
@@ -45,7 +45,7 @@ template <class Types> class retention_stage {
         book_.codec = row_codec_of<Types>(c.compressor, p.dim);
         book_.pool = pool_type(blocks, m.links, p.record);
         if constexpr (Types::demotes) {
-            book_.demoted_codec = demoted_codec_of<Types>(p.dim);
+            book_.demoted_codec = Types::demoted_codec_of(p.dim);
             book_.demoted_format =
                 pool_type::format_within(book_.demoted_codec.bytes(), book_.pool.block_bytes());
         }
@@ -341,27 +341,22 @@ template <class Types> class retention_stage {
         if (Types::balances_channels) io.array(book_.balance_of(lane).data(), book_.plan.dim);
         const std::span<std::byte> past = book_.past_of(lane, lane.tokens);
         io.bytes(past.data(), past.size());
-        chain_parts(io, slot, lane, lane.rows, rows_per_block, [&] { return book_.open(lane); });
-        if constexpr (Types::demotes)
-            chain_parts(io, slot, lane, lane.demoted, book_.demoted_format.rows,
-                        [&] { return book_.open_demoted(lane); });
+        book_.each_chain(lane, [&](const auto& held, std::uint32_t) { chain_parts(io, slot, lane, held); });
     }
-    template <class Open>
-    void chain_parts(part_stream& io, std::uint32_t slot, kept_lane& lane, const block_chain& chain,
-                     std::uint32_t per_block, Open&& open) noexcept {
-        std::uint32_t rows = chain.rows;
+    template <class Rows>
+    void chain_parts(part_stream& io, std::uint32_t slot, kept_lane& lane, const Rows& held) noexcept {
+        std::uint32_t rows = held.size();
         const std::uint32_t others = book::entries(lane) - rows; // those of the other chain
         io.count(rows, book_.plan.most_rows - std::min(book_.plan.most_rows, others), "rows of a lane");
         if (io.loads() && rows > 0) {
-            if (status s = book_.reserve(slot, blocks_for(rows, per_block), io.call(), book::rows_for::chunk);
+            if (status s =
+                    book_.reserve(slot, blocks_for(rows, held.per_block()), io.call(), book::rows_for::chunk);
                 !s)
                 return io.fail(std::move(s));
             const std::uint32_t before = book::count_blocks({&lane, 1});
-            const auto held = open();
             while (held.size() < rows) held.push(0);
             book_.recount(slot, {&lane, 1}, before);
         }
-        const auto held = open();
         for (std::uint32_t i = 0; i < rows; ++i) {
             io.bytes(held.key_record(i), held.format().most.key);
             io.bytes(held.value_record(i), held.format().most.value);
@@ -442,19 +437,17 @@ template <class Types> class retention_stage {
             if (!simd::all_finite(in.probe.data(), in.probe.size()))
                 return status::failure(errc::invalid_argument,
                                        "prefill: probe holds a number that is not finite");
-            if constexpr (Types::replays) {
-                if (in.passing != 0 && in.probe.size() != in.passing * book_.plan.query_floats())
-                    return status::failure(errc::invalid_argument,
-                                           "prefill: probe has %zu numbers and passing is %u; valid: passing "
-                                           "* query_heads * head_dim = %zu, the queries of what passes",
-                                           in.probe.size(), in.passing,
-                                           in.passing * book_.plan.query_floats());
-                if (lanes[0].tokens + tokens == in.passing)
-                    return status::failure(errc::invalid_argument,
-                                           "prefill: all %u tokens pass, and no token came before them; "
-                                           "valid: a replay behind the prompt that it repeats",
-                                           tokens);
-            }
+            if (Types::replays && in.passing != 0 &&
+                in.probe.size() != in.passing * book_.plan.query_floats())
+                return status::failure(errc::invalid_argument,
+                                       "prefill: probe has %zu numbers and passing is %u; valid: passing "
+                                       "* query_heads * head_dim = %zu, the queries of what passes",
+                                       in.probe.size(), in.passing, in.passing * book_.plan.query_floats());
+            if (Types::replays && lanes[0].tokens + tokens == in.passing)
+                return status::failure(errc::invalid_argument,
+                                       "prefill: all %u tokens pass, and no token came before them; "
+                                       "valid: a replay behind the prompt that it repeats",
+                                       tokens);
         }
         if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
         if (score::drops_unwanted && in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))

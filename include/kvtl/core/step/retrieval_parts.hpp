@@ -69,13 +69,9 @@ template <class Types> struct retrieval_parts {
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        if constexpr (calibrated_kinds<typename types::compressor>() != 0) {
-            if (index == 0) // what the first shard takes all others take
-                if (status s = codec.check_calibration(calibration); !s) return s;
-            codec.bind(calibration);
-        }
-        if constexpr (requires { index_state.bind(calibration); }) index_state.bind(calibration);
-        return {};
+        // What the first shard takes all others take.
+        if (status s = bind_calibration(codec, calibration, index == 0); !s) return s;
+        return bind_calibration(index_state, calibration);
     }
 
     /// Tokens that a layer has seen, dropped ones included; `none` when the shard owns no lane of it.
@@ -276,15 +272,8 @@ template <class Types> struct retrieval_parts {
             if (status s = check_writes(owned.slot_of(lanes[0].id)); !s) return s;
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
-            const lane l = store.at(ref.id);
             if (status s = step.make_room(ref.id); !s) return s;
-            if constexpr (types::sequential) {
-                pages += growth.worst_case_pages(tokens);
-            } else {
-                const std::uint32_t units =
-                    std::min(l.state().buffered + tokens, cluster.max_units(l.state().tokens + tokens));
-                pages += growth.worst_case_pages(units);
-            }
+            pages += growth.worst_case_pages(store.at(ref.id), tokens);
         }
         pages = std::min(pages, plan.file_pages - layout.top());
         if (status s = store.ensure_space(pages); !s) return s;
@@ -343,12 +332,11 @@ template <class Types> struct retrieval_parts {
     /// A layer's prompt is in its units: a selector that calibrates looks at the last of the chunk's queries.
     void look_at_prompt(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
                         const layer_input& in, std::uint32_t chunk) noexcept {
-        if constexpr (sequence_bars<types>::of_prompts)
-            bars.look(
-                slot, layer, lanes, in, chunk, choose,
-                [this](const lane_ref& ref) { return growth.view(ref.id); },
-                [this](const lane_ref& ref) { return store.at(ref.id).budget(); }, memory.query,
-                step.choice().room_of(0));
+        bars.look(
+            slot, layer, lanes, in, chunk, choose,
+            [this](const lane_ref& ref) { return growth.view(ref.id); },
+            [this](const lane_ref& ref) { return store.at(ref.id).budget(); }, memory.query,
+            step.choice().room_of(0));
     }
 
     /// Takes back what a call has counted. Times and wasted bytes stay.

@@ -29,28 +29,14 @@ template <class Types> class retrieval_prompts {
             r_.begin_call();
             r_.ahead.release_all();
         }
-        const lane_state before = r_.store.at(lanes[0].id).state();
-        status done;
-        if constexpr (types::sequential) {
-            if (h == call_half::prepare)
-                if (status s = r_.check_last_queries(in, before.tokens == 0, last); !s) return s;
-            done = prefill_groups(h, lanes, in, tokens, out);
-            if (h == call_half::commit && done.ok())
-                note_chunk(lanes, (before.tokens == 0 || before.prompt_open) && !last);
-        } else if (before.tokens > 0) {
+        if (!types::sequential && r_.store.at(lanes[0].id).state().tokens > 0) {
             if (h == call_half::prepare) {
                 if (status s = r_.bring(slot, layer); !s) return s;
                 r_.announce_next(slot, layer);
             }
             return prefill_turn(h, lanes, in, tokens, out);
-        } else {
-            if (h == call_half::prepare) {
-                if (last)
-                    if (status s = r_.check_last_queries(in); !s) return s;
-                if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
-            }
-            done = prefill_prompt(h, lanes, in, tokens, out, last);
         }
+        status done = prefill_prompt(h, slot, layer, lanes, in, tokens, out, last);
         if (h == call_half::commit && done.ok() && last) r_.look_at_prompt(slot, layer, lanes, in, tokens);
         return done;
     }
@@ -97,12 +83,7 @@ template <class Types> class retrieval_prompts {
         r_.ahead.release_all();
         std::uint32_t most = 0;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) most = std::max(most, kept.rows(slot, layer, i));
-        status done;
-        if constexpr (types::sequential)
-            done = take_over_groups(slot, layer, lanes, kept, most, in, chunk);
-        else
-            done = take_over_units(slot, layer, lanes, kept, most, in, chunk);
-        if (!done) return done;
+        if (status s = take_rows(slot, layer, lanes, kept, most, in, chunk); !s) return s;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             r_.store.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
         r_.look_at_prompt(slot, layer, lanes, in, chunk);
@@ -111,12 +92,9 @@ template <class Types> class retrieval_prompts {
     }
 
   private:
-    /// Of a prompt whose chunks become entries as they come: whether its last one is still to come.
-    void note_chunk(std::span<const lane_ref> lanes, bool open) noexcept {
-        for (const lane_ref& ref : lanes) r_.store.at(ref.id).state().prompt_open = open;
-    }
-    status prefill_prompt(call_half h, std::span<const lane_ref> lanes, const layer_input& in,
-                          std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
+    status prefill_prompt(call_half h, std::uint32_t slot, std::uint32_t layer,
+                          std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          const tensor_span& out, bool last) noexcept requires(!types::sequential) {
         const std::uint32_t before = r_.store.at(lanes[0].id).state().staged, total = before + tokens;
         if (h == call_half::undo) return forget_prompt(lanes, before, last ? lanes.size() : 0), status{};
         if (h == call_half::commit) {
@@ -128,6 +106,9 @@ template <class Types> class retrieval_prompts {
             }
             return {};
         }
+        if (last)
+            if (status s = r_.check_last_queries(in); !s) return s;
+        if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
         pool& frames = r_.pool_for(lanes);
         if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
         if (status s = r_.prompt.begin(frames, total); !s) return s;
@@ -190,13 +171,10 @@ template <class Types> class retrieval_prompts {
         const auto rows = r_.step.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
-            if constexpr (types::clusterer::clusters_prompt) {
-                const std::span<const lane_ref> one(&ref, 1);
-                if (done > 0)
-                    if (status s = r_.cluster_ready(one); !s) return s;
-                if (!r_.store.at(ref.id).state().clustered)
-                    some = std::min(some, prompt_builder<types>::unfounded_rows);
-            }
+            if (done > 0)
+                if (status s = r_.cluster_ready({&ref, 1}); !s) return s;
+            if (types::clusterer::clusters_prompt && !r_.store.at(ref.id).state().clustered)
+                some = std::min(some, prompt_builder<types>::unfounded_rows);
             const auto from_here = [&](std::size_t t) { return rows(done + t); };
             if (status s = r_.step.append_turn(ref, some, r_.plan.buffer_limit, from_here); !s) return s;
         }
@@ -204,9 +182,9 @@ template <class Types> class retrieval_prompts {
     }
 
     template <class Kept>
-    [[nodiscard]] status take_over_units(std::uint32_t slot, std::uint32_t layer,
-                                         std::span<const lane_ref> lanes, Kept& kept, std::uint32_t most,
-                                         const layer_input& in, std::uint32_t chunk) noexcept {
+    [[nodiscard]] status take_rows(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
+                                   Kept& kept, std::uint32_t most, const layer_input& in,
+                                   std::uint32_t chunk) noexcept requires(!types::sequential) {
         pool& frames = r_.pool_for(lanes);
         if (r_.store.has_failed_writes(frames)) return r_.store.write_error(frames);
         if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
@@ -231,9 +209,9 @@ template <class Types> class retrieval_prompts {
         return {};
     }
     template <class Kept>
-    [[nodiscard]] status take_over_groups(std::uint32_t slot, std::uint32_t layer,
-                                          std::span<const lane_ref> lanes, Kept& kept, std::uint32_t most,
-                                          const layer_input& in, std::uint32_t chunk) noexcept {
+    [[nodiscard]] status take_rows(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
+                                   Kept& kept, std::uint32_t most, const layer_input& in,
+                                   std::uint32_t chunk) noexcept requires(types::sequential) {
         if (status s = r_.accept(lanes, most); !s) return s;
         const std::size_t width = r_.plan.model.width(), dim = r_.plan.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
@@ -264,14 +242,21 @@ template <class Types> class retrieval_prompts {
     }
 
     /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves empty lanes.
-    status prefill_groups(call_half h, std::span<const lane_ref> lanes, const layer_input& in,
-                          std::uint32_t tokens, const tensor_span& out) noexcept {
-        const bool first = r_.store.at(lanes[0].id).state().tokens == 0;
+    status prefill_prompt(call_half h, std::uint32_t, std::uint32_t, std::span<const lane_ref> lanes,
+                          const layer_input& in, std::uint32_t tokens, const tensor_span& out,
+                          bool last) noexcept requires(types::sequential) {
+        const lane_state before = r_.store.at(lanes[0].id).state();
+        const bool first = before.tokens == 0;
+        if (h == call_half::prepare)
+            if (status s = r_.check_last_queries(in, first, last); !s) return s;
         if (h == call_half::prepare && first && types::fits_first_rows)
             if (status s = in.k.visit([&](const auto* k) { return fit_lanes(lanes, in, k, tokens); }); !s)
                 return s;
         status done = prefill_turn(h, lanes, in, tokens, out);
         if (first && h != call_half::commit && (h == call_half::undo || !done)) r_.forget(lanes);
+        if (h == call_half::commit && done.ok()) // chunks become entries as they come
+            for (const lane_ref& ref : lanes)
+                r_.store.at(ref.id).state().prompt_open = (first || before.prompt_open) && !last;
         return done;
     }
 
@@ -301,19 +286,18 @@ template <class Types> class retrieval_prompts {
     template <element E>
     void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values, const layer_input& in,
                   std::uint32_t chunk) noexcept {
-        if constexpr (types::fits_first_rows) {
-            pool& slots = r_.store.pool_of(ref.id);
-            r_.store.evict_all(slots);
-            slots.note_used(static_cast<std::uint32_t>(
-                std::min<std::size_t>(slots.size(), r_.plan.fit_bytes / slots.frame_bytes() + 1)));
-            if constexpr (fits_first_keys<typename types::index>) { // of what it will score
-                const std::size_t sinks = std::min<std::size_t>(r_.plan.sizes.sinks, keys.count);
-                r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
-                                   slots.memory());
-            }
-            r_.store.fit_codec(ref.id, keys, values,
-                               r_.plan.model.queries_of(ref.in_layer).of_chunk(in, chunk), slots.memory());
+        if (!types::fits_first_rows) return;
+        pool& slots = r_.store.pool_of(ref.id);
+        r_.store.evict_all(slots);
+        slots.note_used(static_cast<std::uint32_t>(
+            std::min<std::size_t>(slots.size(), r_.plan.fit_bytes / slots.frame_bytes() + 1)));
+        if constexpr (fits_first_keys<typename types::index>) { // of what it will score
+            const std::size_t sinks = std::min<std::size_t>(r_.plan.sizes.sinks, keys.count);
+            r_.index_state.fit(r_.sums.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
+                               slots.memory());
         }
+        r_.store.fit_codec(ref.id, keys, values, r_.plan.model.queries_of(ref.in_layer).of_chunk(in, chunk),
+                           slots.memory());
     }
 
     retrieval_parts<types>& r_;

@@ -152,7 +152,7 @@ template <class Types> class retrieval_stage {
         ++r_.stats.steps;
         if (!stays) return r_.step.choice().remember(lanes); // which another layer may follow
         const phase_clock::span timed(r_.clock(), &phase_times::append);
-        r_.bars.note_step(slot, layer, r_.step.facts(lanes));
+        if constexpr (sequence_bars<types>::of_steps) r_.bars.note_step(slot, layer, r_.step.facts(lanes));
         r_.arenas.note_call(slot, layer);
         tick(lanes, layer);
         r_.step.commit(lanes, r_.plan.buffer_limit);
@@ -602,8 +602,7 @@ template <class Types> class retrieval_stage {
         r_.begin_call();
         r_.ahead.release_all();
         if (status s = r_.lend_to_prompt(slot, layer); !s) return s;
-        if constexpr (!types::sequential) return r_.store.vacate(r_.store.pool_of(ref.id));
-        return {};
+        return r_.store.vacate(r_.store.pool_of(ref.id));
     }
     /// Reads what select() has chosen and pins it, all of it, or nothing.
     [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, prefetch_slot& a) noexcept {

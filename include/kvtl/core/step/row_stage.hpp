@@ -114,13 +114,8 @@ template <element E, class Codec> class row_stage {
     }
     /// Hands the codec what was fitted offline, before the first key. It may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        if constexpr (requires { codec_.bind(calibration); }) {
-            if (shard_ == 0) // what the first shard takes all others take
-                if (status s = codec_.check_calibration(calibration); !s) return s;
-            codec_.bind(calibration);
-        }
-        static_cast<void>(calibration);
-        return {};
+        return bind_calibration(codec_, calibration,
+                                shard_ == 0); // what the first shard takes all others take
     }
 
     [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,

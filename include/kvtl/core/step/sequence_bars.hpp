@@ -79,22 +79,17 @@ template <class Types> class sequence_bars {
         }
     }
 
-    /// The squared length of the output that the lane's layer had at its last step; 0 before.
+    /// of_steps: the squared length of the output that the lane's layer had at its last step; 0 before.
     [[nodiscard]] float output_of_lane(std::uint32_t lane_id) const noexcept {
-        if constexpr (of_steps) {
-            const std::uint32_t layers = plan_->model.layers, row = lane_id / plan_->model.lanes();
-            return x_.notes[std::size_t{seat_of(row / layers)} * layers + row % layers].output;
-        }
-        return 0;
+        const std::uint32_t layers = plan_->model.layers, row = lane_id / plan_->model.lanes();
+        return x_.notes[std::size_t{seat_of(row / layers)} * layers + row % layers].output;
     }
-    /// A step of a layer is complete. After the last layer's the bar is that of the next token.
+    /// of_steps: a step of a layer is complete. After the last layer's the bar is that of the next token.
     void note_step(std::uint32_t slot, std::uint32_t layer, const step_facts& facts) noexcept {
-        if constexpr (of_steps) {
-            const std::uint32_t seat = seat_of(slot), layers = plan_->model.layers;
-            const auto notes = x_.notes.subspan(std::size_t{seat} * layers, layers);
-            selector_->note_step(facts, notes[layer]);
-            if (layer + 1 == layers) x_.bar[seat] = selector_->settle(notes, x_.bar[seat]);
-        }
+        const std::uint32_t seat = seat_of(slot), layers = plan_->model.layers;
+        const auto notes = x_.notes.subspan(std::size_t{seat} * layers, layers);
+        selector_->note_step(facts, notes[layer]);
+        if (layer + 1 == layers) x_.bar[seat] = selector_->settle(notes, x_.bar[seat]);
     }
 
     /// The notes of a layer and the bar of its sequence, to or from a stream, with the layer's first lane.

@@ -125,19 +125,17 @@ template <class Types> class step_choice {
         }
     }
 
-    /// What the last step chose, for the bar. output: what it put out, as a squared length.
+    /// by_errors: what the last step chose, for the bar. output: what it put out, as a squared length.
     [[nodiscard]] step_facts facts(std::span<const lane_ref> lanes, float output) const noexcept {
         step_facts f;
-        if constexpr (by_errors) {
-            f.output = output;
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-                const lane l = store_->at(lanes[i].id);
-                f.budget += std::min(l.budget(1), l.entries_in_units());
-                for (const chosen_unit& c : of(i)) f.entries += store_->entries_of(l, c.unit);
-                if (!(x_.marginal[i] > 0)) continue;
-                f.log_marginal += std::log(x_.marginal[i]);
-                ++f.marginals;
-            }
+        f.output = output;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            f.budget += std::min(l.budget(1), l.entries_in_units());
+            for (const chosen_unit& c : of(i)) f.entries += store_->entries_of(l, c.unit);
+            if (!(x_.marginal[i] > 0)) continue;
+            f.log_marginal += std::log(x_.marginal[i]);
+            ++f.marginals;
         }
         return f;
     }

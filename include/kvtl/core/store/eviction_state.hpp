@@ -120,12 +120,10 @@ template <class Types> struct eviction_state {
     /// Adds a demoted row for the entry with key k and value v, (D) each. k is scratch afterwards.
     std::uint32_t push_demoted(kept_lane& lane, const demoted_rows& to, std::uint32_t token, E* k,
                                const E* v) const noexcept requires(Types::demotes) {
-        if constexpr (Types::balances_channels) {
-            const std::span<const float> factor = balance_of(lane);
-            constexpr float most = largest_of<E>();
-            for (std::size_t d = 0; d < factor.size(); ++d)
-                k[d] = from_float<E>(std::clamp(to_float(k[d]) * factor[d], -most, most));
-        }
+        const std::span<const float> factor = balance_of(lane);
+        constexpr float most = largest_of<E>();
+        for (std::size_t d = 0; d < factor.size(); ++d)
+            k[d] = from_float<E>(std::clamp(to_float(k[d]) * factor[d], -most, most));
         const std::uint32_t i = to.push(token);
         static_cast<void>(demoted_codec.encode_key(k, 0, to.key_record(i)));
         static_cast<void>(demoted_codec.encode_value(v, to.value_record(i)));
@@ -156,8 +154,8 @@ template <class Types> struct eviction_state {
     }
     /// The queries of a lane, (lane group, D), for its demoted rows.
     [[nodiscard]] const float* demoted_query(const kept_lane& lane, const float* q) const noexcept {
-        if constexpr (!Types::balances_channels) return q;
         const std::span<const float> factor = balance_of(lane);
+        if (factor.empty()) return q;
         for (std::size_t i = 0; i < std::size_t{plan.lane_group} * plan.dim; ++i)
             memory.turned[i] = q[i] / factor[i % plan.dim];
         return memory.turned.data();

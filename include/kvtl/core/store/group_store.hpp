@@ -257,11 +257,16 @@ template <class Types> class group_store : public page_store<Types> {
     static void offer_tables(std::uint32_t) noexcept {}
     template <class Leave>
     static void extend_tables(std::uint32_t, std::uint32_t, std::uint32_t, Leave&&) noexcept {}
+    static void make_room_for_prompt(std::uint32_t, std::uint32_t) noexcept {}
     static void trim_tables(std::uint32_t, std::uint32_t) noexcept {}
     static void empty_tables(std::uint32_t) noexcept {}
+    /// Nothing: prompts are entries like others, which borrow no memory of frames.
+    [[nodiscard]] static status vacate(const pool&) noexcept { return {}; }
+    /// The state alone says where entries are.
+    [[nodiscard]] static bool holds_together(const lane&) noexcept { return true; }
     /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
     /// False when there is no room: some have none then.
-    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
+    [[nodiscard]] bool place_pages(std::uint32_t lane_id, std::span<const std::uint32_t>) noexcept {
         const lane l = at(lane_id);
         lane_state& s = l.state();
         const bool open = std::exchange(s.stream_tail, none) != none;

@@ -104,8 +104,8 @@ template <class Types> class page_store {
     [[nodiscard]] pool& pool_of(std::uint32_t lane_id) const noexcept {
         const std::size_t of_slot =
             p_.pools.size() == p_.pool_layers ? 0 : p_.lanes->slot_of(lane_id) / p_.slots_apart;
-        if constexpr (Types::virtualised)
-            if (p_.pool_layers > 1) return p_.pools[of_slot * p_.pool_layers + p_.lanes->layer_of(lane_id)];
+        if (Types::virtualised && p_.pool_layers > 1)
+            return p_.pools[of_slot * p_.pool_layers + p_.lanes->layer_of(lane_id)];
         return p_.pools[of_slot];
     }
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }

@@ -47,10 +47,8 @@ template <class Types>
     } else {
         std::byte *key = scratch.data(), *value = key + most.key;
         std::uint32_t key_bytes = codec.encode_key(k, facts.position, key);
-        if constexpr (weight_bytes<Types> != 0) {
-            std::memcpy(key + key_bytes, &facts.log_weight, weight_bytes<Types>);
-            key_bytes += weight_bytes<Types>;
-        }
+        std::memcpy(key + key_bytes, &facts.log_weight, weight_bytes<Types>);
+        key_bytes += weight_bytes<Types>;
         return {key, value, {key_bytes, codec.encode_value(v, value)}};
     }
 }

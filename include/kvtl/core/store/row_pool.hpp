@@ -243,13 +243,14 @@ template <class Pool, std::uint32_t Rows = rows_per_block> class kept_rows {
         record(to) = record(from);
     }
 
-  private:
     [[nodiscard]] std::uint32_t per_block() const noexcept {
         if constexpr (Rows != 0)
             return Rows;
         else
             return format_->rows;
     }
+
+  private:
     [[nodiscard]] std::uint32_t in(std::uint32_t i) const noexcept { return block_[i / per_block()]; }
     [[nodiscard]] std::uint32_t at(std::uint32_t i) const noexcept { return i % per_block(); }
     template <class T> [[nodiscard]] T& get(std::uint32_t i, std::size_t offset) const noexcept {

@@ -25,34 +25,35 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Bytes of what a policy keeps: per unit, per lane, behind the last unit, and of a unit that grows.
+struct summary_sizes {
+    std::size_t unit = 0, lane = 0, tail = 0, running = 0;
+};
 /// What one policy, the index or the estimator, keeps of units; nothing where it keeps nothing.
 template <class Policy> struct policy_summaries {
     using state = typename Policy::state;
-    static constexpr bool any = summarises<Policy>;
+    static constexpr bool any = false;
+    [[nodiscard]] static summary_sizes size(const state&, const summary_shape&) noexcept { return {}; }
+    static void absorb(const state&, const summary_view&, std::uint32_t, std::uint32_t, const float*,
+                       const float*) noexcept {}
+    static void resume(const state&, const summary_view&, std::uint32_t, std::uint32_t) noexcept {}
+};
+template <summarises Policy> struct policy_summaries<Policy> {
+    using state = typename Policy::state;
+    static constexpr bool any = true;
     static constexpr bool runs = requires(const state& s, const summary_shape& shape) {
         s.running_bytes(shape);
     };
-
-    /// Bytes per unit, per lane and behind the last unit.
-    struct sizes {
-        std::size_t unit = 0, lane = 0, tail = 0;
-    };
-    [[nodiscard]] static sizes size(const state& s, const summary_shape& shape) noexcept {
-        sizes n;
-        if constexpr (any) n.unit = s.unit_bytes(shape), n.lane = s.lane_bytes(shape);
+    [[nodiscard]] static summary_sizes size(const state& s, const summary_shape& shape) noexcept {
+        summary_sizes n{s.unit_bytes(shape), s.lane_bytes(shape)};
         if constexpr (requires { s.tail_bytes(shape); }) n.tail = s.tail_bytes(shape);
+        if constexpr (runs) n.running = (s.running_bytes(shape) + 63) / 64 * 64;
         return n;
-    }
-    [[nodiscard]] static std::size_t running_bytes(const state& s, const summary_shape& shape) noexcept {
-        if constexpr (runs) return (s.running_bytes(shape) + 63) / 64 * 64;
-        return static_cast<void>(s), static_cast<void>(shape), std::size_t{0};
     }
     static void absorb(const state& s, const summary_view& view, std::uint32_t u, std::uint32_t i,
                        const float* key, const float* value) noexcept {
-        if constexpr (any) {
-            if (i == 0) s.clear(view, u);
-            s.absorb(view, u, i, key, value);
-        }
+        if (i == 0) s.clear(view, u);
+        s.absorb(view, u, i, key, value);
     }
     static void resume(const state& s, const summary_view& view, std::uint32_t u,
                        std::uint32_t entries) noexcept {
@@ -91,13 +92,12 @@ template <class Types> class summaries {
                      const typename Types::estimator_state& estimator, const summary_shape& shape,
                      lane_sizes& s) noexcept {
         s.running = s.centroid_bits != 0 && s.centroid_bits < 32 ? mean_bytes(s) : 0;
-        const auto index_sizes = of_index::size(index, shape);
-        const auto estimator_sizes = of_estimator::size(estimator, shape);
-        s.index_unit = index_sizes.unit, s.index_lane = index_sizes.lane, s.index_tail = index_sizes.tail;
-        s.estimator_unit = estimator_sizes.unit, s.estimator_lane = estimator_sizes.lane;
+        const summary_sizes i = of_index::size(index, shape), e = of_estimator::size(estimator, shape);
+        s.index_unit = i.unit, s.index_lane = i.lane, s.index_tail = i.tail;
+        s.estimator_unit = e.unit, s.estimator_lane = e.lane;
         s.running_index = s.running;
-        s.running_estimator = s.running_index + of_index::running_bytes(index, shape);
-        s.running = s.running_estimator + of_estimator::running_bytes(estimator, shape);
+        s.running_estimator = s.running_index + i.running;
+        s.running = s.running_estimator + e.running;
     }
 
     [[nodiscard]] summary_view index_of(std::uint32_t lane) const noexcept {

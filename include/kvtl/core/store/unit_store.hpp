@@ -5,6 +5,11 @@
 #include <kvtl/core/store/page_store.hpp>
 #include <kvtl/simd/arch.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class unit_store : public page_store<Types> {
@@ -128,6 +133,23 @@ template <class Types> class unit_store : public page_store<Types> {
     void note_saved(std::uint32_t lane_id) const noexcept {
         for (unit_record& unit : at(lane_id).units()) unit.as_saved = unit_record::all_pages;
     }
+    /// Of a lane that was loaded: every entry is somewhere, once, and what counts the same agrees.
+    [[nodiscard, gnu::cold]] static bool holds_together(const lane& l) noexcept {
+        const lane_state& s = l.state();
+        std::uint64_t entries = 0, waiting = 0;
+        std::vector<std::uint32_t> buffered(s.units);
+        for (std::uint32_t i = 0; i < s.buffered; ++i)
+            if (l.buffer_unit(i) >= s.units || ++buffered[l.buffer_unit(i)] == 0) return false;
+        for (std::uint32_t u = 0; u < s.units; ++u) {
+            entries += l.unit(u).entries;
+            waiting += l.unit(u).buffered;
+            if (l.unit(u).buffered != buffered[u]) return false;
+            if (ragged && l.extent(u).pages > l.unit(u).entries) return false;
+        }
+        return waiting == s.buffered && entries + s.buffered + s.sinks == s.window_begin;
+    }
+    /// No keys live in memory.
+    [[nodiscard]] static std::size_t key_bytes(const lane_state&) noexcept { return 0; }
     /// Gives the units of a lane, of which only the records are there, places on storage, each with room for `capacity[u]`
     /// pages. False when it is full: some have none then.
     [[nodiscard]] bool place_pages(std::uint32_t lane_id, std::span<const std::uint32_t> capacity) noexcept {
