@@ -586,12 +586,12 @@ def best_text(data):
 
     def line(mib, policy, t):
         parts, decoded = t["builtin"]["share_by_part"], sum(r["decoded_tokens"] for r in t.values())
-        return ([f"{mib:g}", f"`{policy}`"] + [f"{t[k]['output_error']:.3f}" for k in TEXTS] + [f"{t[k]['kl']:.4f}" for k in TEXTS]
+        return ([f"{mib:g}", f"`{policy}`", f"{decoded:,}"] + [f"{t[k]['output_error']:.3f}" for k in TEXTS] + [f"{t[k]['kl']:.4f}" for k in TEXTS]
                 + [f"{max(r['kl_max'] for r in t.values()):.2f}", f"{100 * (parts['index'] + parts['metadata']):.1f} %",
                    f"{sum(r['read_bytes_per_token'] * r['decoded_tokens'] for r in t.values()) / decoded / 1024:.0f}"])
 
     ordered = sorted(by.items(), key=lambda item: (item[0][0], item[1]["builtin"]["output_error"]))
-    return table(["MiB", "preset"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
+    return table(["MiB", "preset", "tokens of text"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
                  + ["largest KL of a token", "index and tables, of the whole cache", "KiB read/token"], [line(*key, t) for key, t in ordered])
 
 
