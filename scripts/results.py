@@ -643,16 +643,17 @@ def best_ablation(data):
 
 
 def equal_error(data):
-    """{preset: [(attended, error, ms of a step, times full's)]}: errors on text, times of steps that presets made in turn."""
-    rows = best(data, "equal error")
-    time = {(r["policy"], r["config"]["attend_tokens"]): r["step_ms_median"] for r in rows if "step_ms_median" in r}
-    found = {}
-    for r in rows:
+    """{preset: [(attended, error, ms of a step, times that of full)]}: errors on text, times of steps that presets made in turn."""
+    time, found = {}, {}
+    for r in best(data, "equal error"):
         if "step_ms_median" in r:
-            continue
-        policy, n = r["policy"], r["attend_tokens"]
-        pairs = [(t, time[("full", m)]) for (p, m), t in time.items() if p == policy and n in (m, 4096)]  # 4096: everything, at each m
-        found.setdefault(policy, []).append((n, r["output_error"], median([t for t, _ in pairs]), median([t / of_full for t, of_full in pairs])))
+            time.setdefault(r["policy"], {})[(r["run"], r["config"]["attend_tokens"])] = r["step_ms_median"]
+    for r in best(data, "equal error"):
+        if "step_ms_median" not in r:
+            n = r["attend_tokens"]
+            of = {key: t for key, t in time[r["policy"]].items() if n in (key[1], 4096)}  # 4096: everything, at any budget
+            found.setdefault(r["policy"], []).append(
+                (n, r["output_error"], median(list(of.values())), median([t / time["full"][key] for key, t in of.items()])))
     return found
 
 
