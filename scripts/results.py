@@ -195,6 +195,19 @@ def bits_of_llama(data):
                   for r in data["precision"] if r.get("measure") == "llama.cpp"])
 
 
+def answers_by_bits(data):
+    """Questions by the bits of a whole cache, kvtl's and llama.cpp's: shares with their intervals."""
+    by = {}
+    for r in data["precision"]:
+        if r.get("measure") == "answers":
+            cells = r["config"].get("cells")
+            name = f"llama.cpp's `{cells}`" + (", rotated" if r["config"]["rotated"] == "true" else "") if cells else f"`{r['policy']}`"
+            by.setdefault(name, {})[kind_of(r["task"])] = r
+    cells = lambda r: [f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", interval(r), f"{r['kl']:.5f}"]
+    return table(["cache", "bytes/entry"] + [h for k in ("needles", "facts", "chains") for h in (k, "interval", f"KL, {k}")],
+                 [[name, f"{t['needle']['bytes_per_entry']:.0f}"] + [c for k in KINDS for c in cells(t[k])] for name, t in by.items()])
+
+
 def wear(data):
     """Bytes that presets write to storage, beside what they read."""
     rows = sorted(data["wear"], key=lambda r: (r["write_amplification"], r["policy"]))
@@ -573,12 +586,12 @@ def best_text(data):
 
     def line(mib, policy, t):
         parts, decoded = t["builtin"]["share_by_part"], sum(r["decoded_tokens"] for r in t.values())
-        return ([f"{mib:g}", f"`{policy}`"] + [f"{t[k]['output_error']:.3f}" for k in TEXTS] + [f"{t[k]['kl']:.4f}" for k in TEXTS]
+        return ([f"{mib:g}", f"`{policy}`", f"{decoded:,}"] + [f"{t[k]['output_error']:.3f}" for k in TEXTS] + [f"{t[k]['kl']:.4f}" for k in TEXTS]
                 + [f"{max(r['kl_max'] for r in t.values()):.2f}", f"{100 * (parts['index'] + parts['metadata']):.1f} %",
                    f"{sum(r['read_bytes_per_token'] * r['decoded_tokens'] for r in t.values()) / decoded / 1024:.0f}"])
 
     ordered = sorted(by.items(), key=lambda item: (item[0][0], item[1]["builtin"]["output_error"]))
-    return table(["MiB", "preset"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
+    return table(["MiB", "preset", "tokens of text"] + [f"error, {w}" for w in TEXTS.values()] + [f"KL, {w}" for w in TEXTS.values()]
                  + ["largest KL of a token", "index and tables, of the whole cache", "KiB read/token"], [line(*key, t) for key, t in ordered])
 
 
@@ -610,6 +623,59 @@ def best_queries(data):
     return table(["preset", "what is not read"] + [f"error, queries x {f}" for f in factors.values()] + [f"KL, x {f}" for f in factors.values()],
                  [[f"`{policy}`", way] + [f"{t[f]['output_error']:.3f}" for f in factors.values()] + [f"{t[f]['kl']:.4f}" for f in factors.values()]
                   for (policy, way), t in by.items()])
+
+
+def best_ablation(data):
+    """What is lost when a part of the preset is taken away: error, divergence, and factors beside the prototype's."""
+    by = {}
+    for r in best(data, "ablation"):
+        by.setdefault(r["taken_away"], {})[r["task"].split(":")[1]] = r
+    base = by["nothing"]
+
+    def times(t, key):
+        return math.exp(sum(math.log(t[k][key] / base[k][key]) for k in TEXTS) / len(TEXTS))
+
+    return table(["taken away", "attended"] + [f"error, {w}" for w in TEXTS.values()] + ["times", "prototype's times"] + [f"KL, {w}" for w in TEXTS.values()]
+                 + ["times", "largest KL of a token"],
+                 [[name, str(t["builtin"]["attend_tokens"])] + [f"{t[k]['output_error']:.4f}" for k in TEXTS]
+                  + [f"{times(t, 'output_error'):.2f}", str(t["builtin"].get("prototype", "-"))] + [f"{t[k]['kl']:.5f}" for k in TEXTS]
+                  + [f"{times(t, 'kl'):.1f}", f"{max(r['kl_max'] for r in t.values()):.3f}"] for name, t in by.items()])
+
+
+def equal_error(data):
+    """{preset: [(attended, error, ms of a step, times that of full)]}: errors on text, times of steps that presets made in turn."""
+    time, found = {}, {}
+    for r in best(data, "equal error"):
+        if "step_ms_median" in r:
+            time.setdefault(r["policy"], {})[(r["run"], r["config"]["attend_tokens"])] = r["step_ms_median"]
+    for r in best(data, "equal error"):
+        if "step_ms_median" not in r:
+            n = r["attend_tokens"]
+            of = {key: t for key, t in time[r["policy"]].items() if n in (key[1], 4096)}  # 4096: everything, at any budget
+            found.setdefault(r["policy"], []).append(
+                (n, r["output_error"], median(list(of.values())), median([t / time["full"][key] for key, t in of.items()])))
+    return found
+
+
+def best_sweep(data):
+    """Error and time of a step by what is attended."""
+    of = equal_error(data)
+    counts = sorted({n for settings in of.values() for n, *_ in settings if n != 4096})
+    cells = lambda found, n: [c for m, e, ms, _ in found if m in (n, 4096) for c in (f"{e:.4f}", f"{ms:.3f}")] or ["-", "-"]
+    return table(["preset"] + [h for n in counts for h in (f"error, {n}", "ms")],
+                 [[f"`{p}`"] + [c for n in counts for c in cells(found, n)] for p, found in of.items()])
+
+
+def best_equal_error(data):
+    """The least time in which each preset reaches an error, in times of `full`, and with how many entries."""
+    targets = (0.05, 0.02, 0.01)
+
+    def cell(found, target):
+        reached = [(t, n) for n, e, _, t in found if e <= target]
+        return "-" if not reached else f"{min(reached)[0]:.2f} ({'all' if min(reached)[1] == 4096 else min(reached)[1]})"
+
+    return table(["preset"] + [f"error of at most {t:g}" for t in targets],
+                 [[f"`{p}`"] + [cell(found, t) for t in targets] for p, found in equal_error(data).items()])
 
 
 def bits_of_clusters(data):
@@ -644,6 +710,7 @@ BLOCKS = {
     "precision of chosen entries": lambda d: precision(d, "chosen"),
     "precision of kept entries": lambda d: precision(d, "kept"),
     "precision runs": lambda d: runs(d, "precision"),
+    "precision of answers": answers_by_bits,
     "precision of products": products,
     "precision of llama.cpp": bits_of_llama,
     "wear": wear,
@@ -674,8 +741,11 @@ BLOCKS = {
     "best chains": best_answers,
     "best parts": best_parts,
     "best queries": best_queries,
+    "best ablation": best_ablation,
+    "best sweep": best_sweep,
+    "best equal error": best_equal_error,
     "bits of clusters": bits_of_clusters,
-    "best runs": lambda d: runs({"best": best(d, "text") + best(d, "parts") + best(d, "queries") + best(d, "chains")}, "best"),
+    "best runs": lambda d: runs({"best": [r for m in ("text", "parts", "ablation", "queries", "equal error", "chains") for r in best(d, m)]}, "best"),
     "bits of clusters runs": lambda d: runs({"best": best(d, "bits")}, "best"),
     "shared layers": shared_layers,
     "shared layers runs": lambda d: runs(d, "shared_layers"),
