@@ -75,8 +75,8 @@ seconds read_prompt(engine::kv_cache& cache, const kvtl::shape& model, const opt
     return sum;
 }
 
-/// The second prompt of a cache: pages of memory that nothing has touched cost what a preset has no part in, and `full` touches
-/// its own when it opens.
+/// The second prompt of a cache. The first touch of a page costs time that is no cost of a preset. `full` touches its pages in
+/// open(), so only second prompts are comparable.
 seconds read_second_prompt(const std::string& policy, const options& o, std::size_t chunk) {
     kvtl::shape model = kvtl_bench::one_billion;
     model.layers = o.layers;

@@ -246,7 +246,8 @@ def least_memory(data):
 
 
 def median(values):
-    return sorted(values)[len(values) // 2]
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def step_time(data):

@@ -46,4 +46,20 @@ TEST_CASE_TEMPLATE("a prompt has the same bits whatever memory there is", Preset
     CHECK(scratch(std::size_t{128} << 20) >= scratch(0) + 100'000); // else nothing is tested
 }
 
+TEST_CASE("heads of one number: what 128 tokens have seen fits, too") {
+    using cache_t = kvtl::kv_manager<without_file<kvtl::presets::full_int8>>;
+    constexpr kvtl::shape model{1, 64, 1, 1};
+    const drift data(model, 400, 52);
+    typename cache_t::config c;
+    c.shape = model;
+    c.max_tokens = 400;
+    c.attend_tokens = 400;
+    c.memory_bytes = least_memory<cache_t>(c);
+    auto cache = open_cache<cache_t>(c);
+    reader<cache_t> one(cache, data, 7);
+    one.prefill(200, 200);
+    one.prefill(200, 200);
+    CHECK(one.error() < 0.1);
+}
+
 } // namespace manager_stretches_test

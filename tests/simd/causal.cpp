@@ -158,26 +158,60 @@ TEST_CASE("queries that slide, capped logits, logits without a value") {
 
 TEST_CASE_TEMPLATE("keys may come in stretches, and no bit depends on it", E, float, kvtl::f16) {
     const std::vector<float> sinks{0.5F, -3.0F, 2.0F};
-    for (const std::size_t first : {0U, 5U, 200U}) {
-        const prompt<E> p(330, 3, 40, 13 + first);
-        const std::size_t queries = 330 - first, stride = 3 * 40 + 1;
-        std::vector<float> scratch(simd::causal_scratch_floats(40), std::numeric_limits<float>::quiet_NaN());
-        std::vector<float> whole(queries * stride, 9.0F);
-        const auto q = std::span(p.q.memory).subspan(first * p.q.stride);
-        const kvtl::logit_rule rule{0.3F, 2.0F};
-        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole, stride,
-                            scratch, simd::no_reach, sinks.data());
-        for (const std::size_t step : {64U, 192U}) {
-            std::vector<float> out(whole.size(), 9.0F), max(queries * 3, NAN), sum(queries * 3, NAN);
-            for (std::size_t begin = 0; begin < 330; begin += step) {
-                const std::size_t n = std::min(step, 330 - begin);
-                simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view().slice(begin, n),
-                                    p.v.view().slice(begin, n), first, out, stride, scratch, simd::no_reach,
-                                    sinks.data(), {begin, begin + n, max.data(), sum.data()});
+    const auto weights = oracle::normal_values(330, 14);
+    for (const std::size_t dim : {40U, 64U}) // padded, and not
+        for (const std::size_t first : {0U, 5U, 200U})
+            for (const float* log_weight : {static_cast<const float*>(nullptr), weights.data()}) {
+                const prompt<E> p(330, 3, dim, 13 + first);
+                const std::size_t queries = 330 - first, stride = 3 * dim + 1;
+                const auto q = std::span(p.q.memory).subspan(first * p.q.stride);
+                const kvtl::logit_rule rule{0.3F, 2.0F};
+                const auto attend = [&](std::size_t begin, std::size_t n, std::vector<float>& out,
+                                        const simd::causal_stretch& stretch) {
+                    std::vector<float> scratch(simd::causal_scratch_floats(dim), NAN);
+                    simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view().slice(begin, n),
+                                        p.v.view().slice(begin, n), first, out, stride, scratch,
+                                        simd::no_reach, sinks.data(), stretch);
+                };
+                std::vector<float> whole(queries * stride, 9.0F);
+                attend(0, 330, whole, {.log_weight = log_weight});
+                for (const std::size_t step : {64U, 192U}) {
+                    std::vector<float> out(whole.size(), 9.0F), max(queries * 3, NAN), sum(queries * 3, NAN);
+                    for (std::size_t begin = 0; begin < 330; begin += step) {
+                        const std::size_t n = std::min(step, 330 - begin);
+                        attend(begin, n, out,
+                               {begin, begin + n, max.data(), sum.data(), nullptr,
+                                log_weight == nullptr ? nullptr : log_weight + begin});
+                    }
+                    CHECK(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)) == 0);
+                }
             }
-            CHECK(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a log-weight is added to the logits of its key") {
+    const prompt<float> p(150, 2, 16, 15);
+    const auto weights = oracle::normal_values(150, 16);
+    const kvtl::logit_rule rule{0.4F};
+    std::vector<float> scratch(simd::causal_scratch_floats(16), NAN), out(150 * 32);
+    simd::attend_causal(p.q.memory, p.q.stride, 2, rule, 150, p.k.view(), p.v.view(), 0, out, 32, scratch,
+                        simd::no_reach, nullptr, {.log_weight = weights.data()});
+    oracle::largest_error worst;
+    for (const std::size_t t : {0U, 63U, 64U, 149U})
+        for (std::size_t g = 0; g < 2; ++g) {
+            double sum = 0;
+            std::vector<double> of(16);
+            for (std::size_t key = 0; key <= t; ++key) {
+                double logit = 0;
+                for (std::size_t d = 0; d < 16; ++d)
+                    logit += double{p.q.memory[t * p.q.stride + g * 16 + d]} * double{p.k.view().row(key)[d]};
+                const double weight = std::exp(0.4 * logit + double{weights[key]});
+                sum += weight;
+                for (std::size_t d = 0; d < 16; ++d) of[d] += weight * double{p.v.view().row(key)[d]};
+            }
+            for (std::size_t d = 0; d < 16; ++d)
+                worst.relative(double{out[t * 32 + g * 16 + d]}, of[d] / sum, 1.0);
         }
-    }
+    CHECK(worst.value() < 1e-5);
 }
 
 namespace {

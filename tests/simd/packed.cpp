@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -119,6 +120,72 @@ TEST_CASE("scores and weighted sums with registers of four numbers") {
     check_all<xsimd::sse2>({8, 33, 80, 128}, {1, 4, 9});
 }
 #endif
+
+namespace {
+
+/// The row of pack_row(), a number at a time. fit_step() is the kernel's own.
+template <class Arch, std::size_t Bits, bool Middle>
+std::vector<std::byte> packed_one_by_one(const std::vector<float>& in,
+                                         const simd::packed_rows<Bits, Middle>& shape) {
+    using format = simd::packed_format<Bits>;
+    std::vector<std::byte> row(shape.row_bytes());
+    const auto put = [&](std::size_t at, float x) {
+        const auto rounded = kvtl::from_float<kvtl::bf16>(x);
+        std::memcpy(&row[at * sizeof rounded], &rounded, sizeof rounded);
+        return kvtl::to_float(rounded);
+    };
+    for (std::size_t j = 0; j < shape.groups(); ++j) {
+        const std::size_t begin = j * shape.group, n = std::min(shape.group, shape.dim - begin);
+        const auto x = std::span(in).subspan(begin, n);
+        const auto [least, most] = std::minmax_element(x.begin(), x.end());
+        const float middle = Middle ? put(shape.groups() + j, 0.5F * *least + 0.5F * *most + 0.0F) : 0.0F;
+        std::vector<float> y(n);
+        float largest = 0;
+        for (const float number : x) largest = std::max(largest, std::fabs(number - middle));
+        if (largest / format::centre < std::numeric_limits<float>::min()) continue;
+        for (std::size_t i = 0; i < n; ++i) y[i] = (x[i] - middle) / largest;
+        const float step = put(j, simd::fit_step<Bits, Arch>(y.data(), n) * largest);
+        for (std::size_t i = 0; i < n; ++i) {
+            const float level = std::clamp((x[i] - middle) / step, -format::centre, format::centre);
+            const auto code = std::min(format::mask, static_cast<unsigned>(level + format::centre + 0.5F));
+            // Blocks of 16 bytes, then one of 32 numbers if there are as many, then the rest.
+            std::size_t first = 0;
+            while (begin + i >= first + format::block_of(shape.dim - first))
+                first += format::block_of(shape.dim - first);
+            const std::size_t bytes = format::bytes_of(format::block_of(shape.dim - first)),
+                              at = begin + i - first;
+            row[shape.header_bytes() + first / format::per_byte + at % bytes] |=
+                static_cast<std::byte>(code << (at / bytes * Bits));
+        }
+    }
+    return row;
+}
+
+template <class Arch, std::size_t Bits, bool Middle> void check_bytes() {
+    for (std::size_t dim = 1; dim <= 300; ++dim)
+        for (const std::size_t group : {32U, 64U})
+            for (const float least : {-9.0F, 0.0F, 1.0F}) { // some zeros, and a constant row
+                CAPTURE(dim);
+                CAPTURE(group);
+                auto in = oracle::normal_values(dim, dim);
+                for (float& x : in) x = least == 1 ? -0.0F : std::max(x, least);
+                const simd::packed_rows<Bits, Middle> shape{nullptr, 1, dim, 0, group};
+                std::vector<std::byte> row(shape.row_bytes());
+                simd::pack_row<Bits, Middle, float, Arch>(in.data(), shape, row.data());
+                CHECK(row == packed_one_by_one<Arch>(in, shape));
+            }
+}
+
+} // namespace
+
+TEST_CASE("rows are packed as number by number") {
+    check_bytes<simd::default_arch, 4, false>();
+    check_bytes<simd::default_arch, 4, true>();
+    check_bytes<simd::default_arch, 2, true>();
+#ifdef __SSE2__
+    check_bytes<xsimd::sse2, 4, true>();
+#endif
+}
 
 TEST_CASE("a score has the same bits wherever the row stands and whatever the other queries") {
     const std::size_t count = 67, dim = 160, group = 13;

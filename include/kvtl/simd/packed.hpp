@@ -667,11 +667,11 @@ inline void put_codes(const std::int32_t* code, std::size_t begin, std::size_t n
         if (first == whole && dim - whole >= format::cell && d - whole >= format::cell)
             first += format::cell; // of the blocks that are not whole, the second
         const std::size_t bytes = format::bytes_of(format::block_of(dim - first)), at = d - first,
-                          layer = at / bytes, // numbers that have the same bits of their bytes
-            some = std::min(n - i, (layer + 1) * bytes - at);
+                          part = at / bytes, // numbers that have the same bits of their bytes
+            some = std::min(n - i, (part + 1) * bytes - at);
         std::byte* const to = codes + first / format::per_byte + at % bytes;
         for (std::size_t j = 0; j < some; ++j)
-            to[j] |= static_cast<std::byte>(static_cast<unsigned>(code[i + j]) << (layer * Bits));
+            to[j] |= static_cast<std::byte>(static_cast<unsigned>(code[i + j]) << (part * Bits));
         i += some;
     }
 }
@@ -690,7 +690,7 @@ inline void pack_row(const E* in, const packed_rows<Bits, Middle>& shape, std::b
                           all = (n + lane_count - 1) / lane_count * lane_count;
         float x[most_numbers], y[most_numbers];
         std::int32_t code[most_numbers];
-        simd::decode(in + begin, x, n);
+        simd::decode<Arch>(in + begin, x, n);
         std::fill(x + n, x + all, x[0]); // a register's lanes behind the last number
         const auto each = [&](auto&& f) {
             for (std::size_t i = 0; i < all; i += lane_count) f(i, load<Arch>(x + i));
@@ -702,8 +702,9 @@ inline void pack_row(const E* in, const packed_rows<Bits, Middle>& shape, std::b
                 most = xsimd::max(most, some);
                 least_negated = xsimd::max(least_negated, -some);
             });
-            const bf16 rounded = from_float<bf16>(0.5F * reduce_max<Arch>(most) -
-                                                  0.5F * reduce_max<Arch>(least_negated) + 0.0F); // not -0
+            const bf16 rounded =
+                from_float<bf16>(0.5F * reduce_max<Arch>(most) - 0.5F * reduce_max<Arch>(least_negated) +
+                                 0.0F); // the larger of 0 and -0 may be either
             std::memcpy(row + (groups + j) * sizeof rounded, &rounded, sizeof rounded);
             middle = to_float(rounded);
         }
@@ -714,7 +715,7 @@ inline void pack_row(const E* in, const packed_rows<Bits, Middle>& shape, std::b
         const float largest = reduce_max<Arch>(magnitude);
         if (largest / format::centre < std::numeric_limits<float>::min()) continue;
         each([&](std::size_t i, const F& some) { store<Arch>(y + i, (some - F(middle)) / F(largest)); });
-        const bf16 rounded = from_float<bf16>(fit_step<Bits>(y, n) * largest);
+        const bf16 rounded = from_float<bf16>(fit_step<Bits, Arch>(y, n) * largest);
         std::memcpy(row + j * sizeof rounded, &rounded, sizeof rounded);
         const F step(to_float(rounded)), centre(format::centre);
         each([&](std::size_t i, const F& some) {

@@ -166,7 +166,7 @@ struct scored_rows<State> {
     using type = typename State::rounded_type;
 };
 template <class State>
-requires requires(const State& s) {
+requires(!requires { typename State::rounded_type; }) && requires(const State& s) {
     s.inner();
 }
 struct scored_rows<State> : scored_rows<std::remove_cvref_t<decltype(std::declval<const State&>().inner())>> {

@@ -54,7 +54,7 @@ concept state_is_sized = has_state<P> && requires(Args... args) {
 template <class P>
 concept state_is_relocatable = !has_state<P> || std::is_trivially_copyable_v<typename P::state>;
 
-/// What a state says of its settings, and of what they are to fit; nothing where it does not check them.
+/// The error of a state's check of its settings, and of what they are to fit; none where it does not check them.
 template <class State, class... Args>
 [[nodiscard, gnu::cold]] status check_settings([[maybe_unused]] const Args&... of) noexcept {
     if constexpr (requires { State::check(of...); })
@@ -64,12 +64,13 @@ template <class State, class... Args>
 }
 /// Hands a state what was fitted offline, if it reads that. `checked`: it may refuse it.
 template <class State, class View>
-[[nodiscard, gnu::cold]] status bind_calibration([[maybe_unused]] State& state, const View& view,
-                                                 bool checked = true) {
+[[nodiscard, gnu::cold]] status bind_calibration([[maybe_unused]] State& state,
+                                                 [[maybe_unused]] const View& view,
+                                                 [[maybe_unused]] bool checked = true) {
     if constexpr (requires { state.check_calibration(view); })
         if (status s = checked ? state.check_calibration(view) : status{}; !s) return s;
     if constexpr (requires { state.bind(view); }) state.bind(view);
-    return static_cast<void>(view), static_cast<void>(checked), status{};
+    return {};
 }
 /// fields(visit) and tables(visit) of a config that has them.
 template <class Config, class Visit>
@@ -88,9 +89,13 @@ concept policy_for = has_name<P> && state_opens<P, Args...> && state_is_relocata
 template <class P> [[nodiscard]] consteval std::uint32_t calibrated_kinds() {
     if constexpr (requires { kind_bit(P::calibrated); })
         return kind_bit(P::calibrated);
-    else if constexpr (requires { P::calibrated; })
+    else if constexpr (requires { P::calibrated; }) {
+        static_assert(
+            std::is_same_v<const std::uint32_t, decltype(P::calibrated)>,
+            "[kvtl] calibration: `calibrated` of an index or a score is a calibration_kind, and of a "
+            "codec a std::uint32_t of kind_bit()s");
         return P::calibrated;
-    else
+    } else
         return 0;
 }
 

@@ -2,8 +2,8 @@
 //
 // A policy declares `takes_everything` (every unit, whatever the budget: its state needs no choose()) and
 // `uses_scores`. With scores it names its `reduction`, whose apply(scores, queries, units, scale of logits) turns
-// the scores of all queries of the lane into one score per unit (policies/select_topk.hpp has the reductions). It may name the `source` of the query,
-// and `layers_that_share` one choice. One choice serves all queries of a lane, with two exceptions: with a
+// the scores of all queries of the lane into one score per unit (policies/select_topk.hpp has the reductions).
+// It may name the `source` of the query, and `layers_that_share` one choice. One choice serves all queries of a lane, with two exceptions: with a
 // `per_query` reduction every query chooses for itself, and with a `per_head` reduction every KV head of a
 // lane with several heads does. The step then reads the union, and each query attends its own choice. A
 // selector that `truncates` may take only the first entries of a unit that would exceed the budget.
@@ -262,9 +262,11 @@ template <class P> consteval void explain_selector() {
                           "[kvtl] selector::state: add `std::uint32_t choose(const choice_input&, "
                           "std::span<chosen_unit> out) const "
                           "noexcept`, which returns how many units it chose");
-            static_assert(holds(!P::uses_scores || selector_has_reduction<P>),
-                          "[kvtl] selector: a selector that uses scores names its "
-                          "`reduction` over the query group, e.g. reduce::group_mean");
+            static_assert(
+                holds(!P::uses_scores || selector_has_reduction<P>),
+                "[kvtl] selector: a selector that uses scores names its "
+                "`reduction` over the query group, e.g. reduce::group_mean, with `linear` and static void "
+                "apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units, float scale)");
         }
         static_assert(
             holds(selector_settles<P>),

@@ -136,7 +136,7 @@ template <class Types> class unit_growth {
         return true;
     }
 
-    /// The same of a batch, whose entries become units of their own, all of them or none.
+    /// The oldest batch of the window becomes units of its own, all of its entries or none. False: not possible now.
     [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept requires(batches) {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();

@@ -40,8 +40,9 @@ template <class Types> struct cluster_sizes {
         s.spread = Types::spread;
         return {};
     }
-    /// Pages of a run, and of all that a lane may have of them: for chunks of a prompt that wait.
+    /// Pages of a run, in which chunks of a prompt wait.
     [[nodiscard]] static std::uint32_t run_pages(const cache_plan& p) noexcept { return 2 * p.unit_pages; }
+    /// Pages of all runs that a lane may have.
     [[nodiscard]] static std::uint32_t stream_pages(const page_format&, cache_plan& p) noexcept {
         return Types::plain_format_of(p.device_page, p.sizes).pages_for(p.sizes.max_tokens);
     }
@@ -59,7 +60,7 @@ template <class Types> struct cluster_sizes {
         p.least_frames =
             std::max(p.open_pages + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
     }
-    /// Of the frames of a pool: those that an io_batch may take. Batches leave frames for the batch that is attended.
+    /// Frames of a pool that an io_batch may take: half, as others hold what is attended. Sets the plan's fewest frames.
     [[nodiscard]] static std::uint32_t divide_frames(cache_plan& p, std::uint32_t frames) noexcept {
         p.fewest_frames = p.least_frames;
         return frames / 2;
@@ -94,8 +95,9 @@ template <class Types> struct group_sizes {
         s.spare = p.max_entries;
         return {};
     }
-    /// Pages of a run, and of all that a lane's stream may have of them.
+    /// Pages of a run of a lane's stream.
     [[nodiscard]] static std::uint32_t run_pages(const cache_plan&) noexcept { return 8; }
+    /// Pages of all runs that a lane may have. Sets how many pages a stream of ragged records lists.
     [[nodiscard]] static std::uint32_t stream_pages(const page_format& format, cache_plan& p) noexcept {
         const std::uint32_t pages = format.pages_for(p.sizes.max_tokens);
         p.sizes.stream_pages = p.sizes.ragged ? pages + 1 : 0;
@@ -320,7 +322,7 @@ template <class Types> class unit_sizes {
             return too_many_pages(p, std::max(file, grown * lanes));
         p.file_pages = static_cast<std::uint32_t>(file);
         const double most = fills_file<typename types::layout> ? std::max(grown, prompt) : grown;
-        p.grow_pages = static_cast<std::uint32_t>(most * lanes); // but what prompts wait in
+        p.grow_pages = static_cast<std::uint32_t>(most * lanes); // without `staged`, which decode cannot have
         return {};
     }
 

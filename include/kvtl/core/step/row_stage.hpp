@@ -54,8 +54,9 @@ template <element E, class Codec> class row_stage {
         std::span<float> query;         ///< (heads, G, D) of a lane, where they come in 16 bits
         std::span<float> partials;      ///< (heads) of a lane
         std::span<float> attend, causal;
-        std::span<E> tile_k, tile_v;     ///< (64 or more, width) rows on their way to records, and back
-        std::span<float> sums;           ///< (heads, 64, G, D + 2) of queries between two tiles
+        std::span<E> tile_k, tile_v; ///< (64 or more, width) rows on their way to records, and back
+        std::span<float>
+            sums; ///< (heads, 64, G, D + 2) of queries between two tiles; of 128 tokens without acc
         std::span<std::byte> inputs;     ///< (seats, lanes of a layer, recorded rows, record) that wait
         std::span<std::byte> record;     ///< of one entry
         std::span<std::byte> codec;      ///< tables that the codec's lanes have in common
@@ -84,7 +85,8 @@ template <element E, class Codec> class row_stage {
                               tile = row_plan::block + more / row_plan::block * row_plan::block;
             m.tile_k = scratch.take<E>(tile * width);
             m.tile_v = scratch.take<E>(tile * width);
-            m.sums = scratch.take<float>(r.lane_heads * row_plan::block * group * (dim + 2));
+            m.sums = scratch.take<float>(r.lane_heads * row_plan::block * group *
+                                         std::max<std::size_t>(4, dim + 2));
             m.record = scratch.take<std::byte>(r.record.entry());
             m.codec = scratch.take<std::byte>(p.codec_shared_bytes);
             return m;
@@ -656,6 +658,7 @@ template <element E, class Codec> class row_stage {
         const std::uint32_t block = out.holds<float>() ? 2 * row_plan::block : row_plan::block;
         float *const max = x_.sums.data(), *const sum = max + queries * block,
                      *const acc = out.holds<float>() ? nullptr : sum + queries * block;
+        assert(queries * block * (acc == nullptr ? 2 : plan_.model.dim + 2) <= x_.sums.size());
         for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
             n = std::min(block, tokens - t);
             const layer_input some = in.rows(t, n, tokens);

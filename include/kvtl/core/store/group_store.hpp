@@ -262,7 +262,7 @@ template <class Types> class group_store : public page_store<Types> {
     static void empty_tables(std::uint32_t) noexcept {}
     /// Nothing: prompts are entries like others, which borrow no memory of frames.
     [[nodiscard]] static status vacate(const pool&) noexcept { return {}; }
-    /// The state alone says where entries are.
+    /// Always: a group has no record beside the state.
     [[nodiscard]] static bool holds_together(const lane&) noexcept { return true; }
     /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
     /// False when there is no room: some have none then.
