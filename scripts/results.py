@@ -816,7 +816,7 @@ def figures(data):
             all_of[f"prompt {r['policy']} {r['tokens']}"] = f"{r['prompt_s']:.0f}"
     compiled = {r["unit"]: r for r in data["compile"]}
     for unit, r in compiled.items():
-        all_of[f"compile KB {unit}"] = f"{r['text_bytes'] / 1000:.0f}"
+        all_of[f"compile KB {unit}"] = f"{r['text_bytes'] / 1000:.{0 if r['text_bytes'] >= 1000 else 1}f}"
         all_of[f"compile time {unit}"] = f"{r['user_s'] / compiled['headers']['user_s']:.1f}"
     for (_, attended), board in boards(data).items():
         for preset, tasks in board.items():
