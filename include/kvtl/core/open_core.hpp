@@ -37,8 +37,9 @@ concept reads_calibration = (calibrated_kinds<typename Policies::compressor>() |
                              calibrated_kinds<typename Policies::index>() |
                              policy_types<Policies>::score_kinds) != 0;
 template <class Policies>
-[[nodiscard, gnu::cold]] calibration_needs calibration_needs_of(const cache_settings<Policies>& c,
-                                                                const geometry& g) noexcept {
+[[nodiscard, gnu::cold]] calibration_needs
+calibration_needs_of([[maybe_unused]] const cache_settings<Policies>& c,
+                     [[maybe_unused]] const geometry& g) noexcept {
     calibration_needs n;
     n.of_codec = calibrated_kinds<typename Policies::compressor>();
     n.of_index = calibrated_kinds<typename Policies::index>();
@@ -54,7 +55,7 @@ template <class Policies>
         if (calibration_extents::has_directions(Policies::index::calibrated))
             n.rank = std::min(c.index.channels, g.head_dim()), n.rank_name = "index.channels";
     }
-    return static_cast<void>(c), static_cast<void>(g), n;
+    return n;
 }
 [[nodiscard, gnu::cold]] inline result<calibration_blob>
 open_calibration(const common_settings& c, const geometry& g, const calibration_needs& n) {

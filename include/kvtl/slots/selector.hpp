@@ -3,10 +3,11 @@
 // A policy declares `takes_everything` (every unit, whatever the budget: its state needs no choose()) and
 // `uses_scores`. With scores it names its `reduction`, whose apply(scores, queries, units, scale of logits) turns
 // the scores of all queries of the lane into one score per unit (policies/select_topk.hpp has the reductions).
-// It may name the `source` of the query, and `layers_that_share` one choice. One choice serves all queries of a lane, with two exceptions: with a
-// `per_query` reduction every query chooses for itself, and with a `per_head` reduction every KV head of a
-// lane with several heads does. The step then reads the union, and each query attends its own choice. A
-// selector that `truncates` may take only the first entries of a unit that would exceed the budget.
+// It may name the `source` of the query, and `layers_that_share` one choice. One choice serves all queries of
+// a lane, with two exceptions: with a `per_query` reduction every query chooses for itself, and with a
+// `per_head` reduction every KV head of a lane with several heads does. The step then reads the union, and
+// each query attends its own choice. A selector that `truncates` may take only the first entries of a unit
+// that would exceed the budget.
 //
 // A selector that calibrates itself declares the type `prompt_notes`. note() records what the selector would
 // choose for each of the last queries of a layer's prompt. settle() turns the notes of all layers into one

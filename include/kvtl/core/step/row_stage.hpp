@@ -55,8 +55,8 @@ template <element E, class Codec> class row_stage {
         std::span<float> partials;      ///< (heads) of a lane
         std::span<float> attend, causal;
         std::span<E> tile_k, tile_v; ///< (64 or more, width) rows on their way to records, and back
-        std::span<float>
-            sums; ///< (heads, 64, G, D + 2) of queries between two tiles; of 128 tokens without acc
+        /// Of queries between two tiles: (heads, 64, G, D + 2), or of 128 tokens where `out` has their values.
+        std::span<float> sums;
         std::span<std::byte> inputs;     ///< (seats, lanes of a layer, recorded rows, record) that wait
         std::span<std::byte> record;     ///< of one entry
         std::span<std::byte> codec;      ///< tables that the codec's lanes have in common
@@ -116,8 +116,8 @@ template <element E, class Codec> class row_stage {
     }
     /// Hands the codec what was fitted offline, before the first key. It may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        return bind_calibration(codec_, calibration,
-                                shard_ == 0); // what the first shard takes all others take
+        // What the first shard takes all others take.
+        return bind_calibration(codec_, calibration, shard_ == 0);
     }
 
     [[nodiscard]] status prefill(call_half h, std::uint32_t slot, std::uint32_t layer, const layer_input& in,
