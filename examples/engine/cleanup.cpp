@@ -21,7 +21,13 @@ char registered_path[PATH_MAX];
 std::atomic<bool> registered = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+// Threads that read the same file meet this at the same moment. The first ends the program, the others wait for that: a handler
+// that the first of them had taken away (SA_RESETHAND) would let the second end it by the signal instead.
+std::atomic_flag ending = ATOMIC_FLAG_INIT;
+
 extern "C" void mapping_is_lost(int number, siginfo_t* what, void*) {
+    if (ending.test_and_set())
+        for (;;) ::pause();
     if (registered.load()) ::unlink(registered_path);
     if (what->si_code == BUS_ADRERR) { // of what is no longer in the file
         constexpr char text[] = ": a file that is read in place, as the model is, was cut short meanwhile\n";
@@ -30,7 +36,8 @@ extern "C" void mapping_is_lost(int number, siginfo_t* what, void*) {
         static_cast<void>(!::write(STDERR_FILENO, text, sizeof text - 1));
         ::_exit(1);
     }
-    ::raise(number); // by default
+    ::signal(number, SIG_DFL);
+    ::raise(number);
 }
 
 extern "C" void remove_and_end(int number) {
@@ -79,7 +86,7 @@ void forget_file() {
 void end_when_mapping_is_lost() {
     struct sigaction action = {};
     action.sa_sigaction = mapping_is_lost;
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_SIGINFO);
+    action.sa_flags = SA_SIGINFO;
     ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGBUS, &action, nullptr);
 }

@@ -13,7 +13,9 @@
 #include "thread_pool.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -242,4 +244,46 @@ TEST_CASE("a signal removes the file and still ends the program") {
         CHECK(WTERMSIG(state) == number);
         CHECK(::access(path.c_str(), F_OK) != 0);
     }
+}
+
+TEST_CASE("a mapped file that is cut short ends the program with one line, however many threads meet it at once") {
+    const std::string name = "parts-" + std::to_string(::getpid());
+    for (int round = 0; round < 20; ++round) {
+        std::ofstream(name + ".kv") << "x";
+        std::ofstream(name + ".model") << std::string(1 << 16, 'x');
+        int lines[2];
+        REQUIRE(::pipe(lines) == 0);
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            ::dup2(lines[1], STDERR_FILENO);
+            const int file = ::open((name + ".model").c_str(), O_RDWR);
+            const auto* bytes = static_cast<const volatile char*>(::mmap(nullptr, 1 << 16, PROT_READ, MAP_SHARED, file, 0));
+            remove_on_signal(name + ".kv");
+            end_when_mapping_is_lost();
+            if (::ftruncate(file, 0) != 0) ::_exit(2);
+            std::atomic<int> ready = 0;
+            std::vector<std::thread> readers;
+            for (int i = 0; i < 8; ++i)
+                readers.emplace_back([&] {
+                    for (++ready; ready < 8;) {}
+                    static_cast<void>(*bytes);
+                });
+            for (std::thread& reader : readers) reader.join();
+            ::_exit(0); // not reached
+        }
+        ::close(lines[1]);
+        std::string said;
+        char part[256];
+        for (ssize_t n = 0; (n = ::read(lines[0], part, sizeof part)) > 0;) said.append(part, static_cast<std::size_t>(n));
+        ::close(lines[0]);
+        int state = 0;
+        REQUIRE(::waitpid(child, &state, 0) == child);
+        REQUIRE(WIFEXITED(state));
+        CHECK(WEXITSTATUS(state) == 1);
+        CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+        CHECK(said.find("was cut short") != std::string::npos);
+        CHECK(::access((name + ".kv").c_str(), F_OK) != 0);
+    }
+    std::remove((name + ".model").c_str());
 }
