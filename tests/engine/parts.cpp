@@ -246,7 +246,8 @@ TEST_CASE("a signal removes the file and still ends the program") {
     }
 }
 
-TEST_CASE("a mapped file that is cut short ends the program with one line, however many threads meet it at once") {
+TEST_CASE(
+    "a mapped file that is cut short ends the program with one line, however many threads meet it at once") {
     const std::string name = "parts-" + std::to_string(::getpid());
     for (int round = 0; round < 20; ++round) {
         std::ofstream(name + ".kv") << "x";
@@ -258,7 +259,8 @@ TEST_CASE("a mapped file that is cut short ends the program with one line, howev
         if (child == 0) {
             ::dup2(lines[1], STDERR_FILENO);
             const int file = ::open((name + ".model").c_str(), O_RDWR);
-            const auto* bytes = static_cast<const volatile char*>(::mmap(nullptr, 1 << 16, PROT_READ, MAP_SHARED, file, 0));
+            const auto* bytes =
+                static_cast<const volatile char*>(::mmap(nullptr, 1 << 16, PROT_READ, MAP_SHARED, file, 0));
             remove_on_signal(name + ".kv");
             end_when_mapping_is_lost();
             if (::ftruncate(file, 0) != 0) ::_exit(2);
@@ -266,7 +268,8 @@ TEST_CASE("a mapped file that is cut short ends the program with one line, howev
             std::vector<std::thread> readers;
             for (int i = 0; i < 8; ++i)
                 readers.emplace_back([&] {
-                    for (++ready; ready < 8;) {}
+                    for (++ready; ready < 8;) {
+                    }
                     static_cast<void>(*bytes);
                 });
             for (std::thread& reader : readers) reader.join();
@@ -275,7 +278,8 @@ TEST_CASE("a mapped file that is cut short ends the program with one line, howev
         ::close(lines[1]);
         std::string said;
         char part[256];
-        for (ssize_t n = 0; (n = ::read(lines[0], part, sizeof part)) > 0;) said.append(part, static_cast<std::size_t>(n));
+        for (ssize_t n = 0; (n = ::read(lines[0], part, sizeof part)) > 0;)
+            said.append(part, static_cast<std::size_t>(n));
         ::close(lines[0]);
         int state = 0;
         REQUIRE(::waitpid(child, &state, 0) == child);
