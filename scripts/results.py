@@ -201,8 +201,9 @@ def answers_by_bits(data):
     for r in data["precision"]:
         if r.get("measure") == "answers":
             cells = r["config"].get("cells")
-            name = f"llama.cpp's `{cells}`" + (", rotated" if r["config"]["rotated"] == "true" else "") if cells else (
-                f"`{r['policy']}`" + (f", {r['variant']}" if r.get("variant") else ""))
+            name = f"llama.cpp's `{cells}`" + (", rotated" if r["config"]["rotated"] == "true" else "") if cells else f"`{r['policy']}`"
+            if r.get("variant"):
+                name += f", {r['variant']}"
             by.setdefault(name, {})[kind_of(r["task"])] = r
     cells = lambda r: [f"{round(r['accuracy'] * r['examples'])} of {r['examples']}", interval(r), f"{r['kl']:.5f}"]
     return table(["cache", "bytes/entry"] + [h for k in ("needles", "facts", "chains") for h in (k, "interval", f"KL, {k}")],
