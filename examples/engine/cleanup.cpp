@@ -21,12 +21,12 @@ char registered_path[PATH_MAX];
 std::atomic<bool> registered = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Threads that read the same file meet this at the same moment. The first ends the program, the others wait for that: a handler
-// that the first of them had taken away (SA_RESETHAND) would let the second end it by the signal instead.
-std::atomic_flag ending = ATOMIC_FLAG_INIT;
+// Threads that read one file lose it at the same moment. The first of them ends the program, and the others wait for that.
+// The handler therefore stays in place: with SA_RESETHAND the second thread would end the program by the signal.
+std::atomic_flag mapping_lost = ATOMIC_FLAG_INIT;
 
 extern "C" void mapping_is_lost(int number, siginfo_t* what, void*) {
-    if (ending.test_and_set())
+    if (mapping_lost.test_and_set())
         for (;;) ::pause();
     if (registered.load()) ::unlink(registered_path);
     if (what->si_code == BUS_ADRERR) { // of what is no longer in the file
@@ -36,7 +36,7 @@ extern "C" void mapping_is_lost(int number, siginfo_t* what, void*) {
         static_cast<void>(!::write(STDERR_FILENO, text, sizeof text - 1));
         ::_exit(1);
     }
-    ::signal(number, SIG_DFL);
+    ::signal(number, SIG_DFL); // a failing memory, say
     ::raise(number);
 }
 

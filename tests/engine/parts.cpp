@@ -283,11 +283,13 @@ TEST_CASE(
         ::close(lines[0]);
         int state = 0;
         REQUIRE(::waitpid(child, &state, 0) == child);
+        const bool removed = ::access((name + ".kv").c_str(), F_OK) != 0;
+        std::remove((name + ".kv").c_str());
+        std::remove((name + ".model").c_str());
+        CHECK(removed);
         REQUIRE(WIFEXITED(state));
         CHECK(WEXITSTATUS(state) == 1);
         CHECK(std::count(said.begin(), said.end(), '\n') == 1);
         CHECK(said.find("was cut short") != std::string::npos);
-        CHECK(::access((name + ".kv").c_str(), F_OK) != 0);
     }
-    std::remove((name + ".model").c_str());
 }
